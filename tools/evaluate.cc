@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,8 +37,9 @@ ABSL_FLAG(std::string, output, "", "A file for the results in lm_eval's form. Em
 ABSL_FLAG(int64_t, limit, 0,
           "The number of examples of each file, or of windows of a text, that are evaluated, from "
           "the first on; 0: all.");
-ABSL_FLAG(int64_t, overlapping_eval, 32,
-          "Tasks that are one text: the number of tokens by which the window over it moves on.");
+ABSL_FLAG(std::optional<int64_t>, overlapping_eval, std::nullopt,
+          "Tasks that are one text: the number of tokens by which the window over it moves on, at "
+          "most the context. Not set: 32, or the context where that is shorter.");
 ABSL_FLAG(int64_t, max_context, 0,
           "The most tokens that the model sees at once; 0: as many as in training.");
 ABSL_FLAG(int, tensor_model_parallel_size, 1,
@@ -78,6 +80,10 @@ absl::StatusOr<std::vector<Asked>> AskedTasks() {
   return asked;
 }
 
+int64_t Stride() {
+  return absl::GetFlag(FLAGS_overlapping_eval).value_or(PrepareOptions().overlapping_eval);
+}
+
 absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
   if (absl::GetFlag(FLAGS_checkpoint).empty())
@@ -87,7 +93,7 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
        {"pipeline_model_parallel_size", absl::GetFlag(FLAGS_pipeline_model_parallel_size)},
        {"data_parallel_size", absl::GetFlag(FLAGS_data_parallel_size)},
        {"max_batch", absl::GetFlag(FLAGS_max_batch)},
-       {"overlapping_eval", absl::GetFlag(FLAGS_overlapping_eval)}}));
+       {"overlapping_eval", Stride()}}));
   if (absl::GetFlag(FLAGS_limit) < 0 || absl::GetFlag(FLAGS_max_context) < 0)
     return absl::InvalidArgumentError("--limit and --max_context are at least 0");
   return absl::OkStatus();
@@ -114,11 +120,11 @@ absl::StatusOr<Models> OpenModels() {
   return models;
 }
 
-// Windows move on by the context at most. The default is lowered to it; another stride above it is
-// a mistake.
+// Windows move on by the context at most. The default is lowered to it; a stride above it that
+// somebody has asked for is a mistake.
 absl::Status CheckStride(const std::vector<Asked>& asked, int64_t max_context) {
-  const int64_t stride = absl::GetFlag(FLAGS_overlapping_eval);
-  if (stride <= max_context || stride == PrepareOptions().overlapping_eval) return absl::OkStatus();
+  const int64_t stride = Stride();
+  if (stride <= max_context || !absl::GetFlag(FLAGS_overlapping_eval)) return absl::OkStatus();
   for (const Asked& task : asked) {
     if (task.info->form != TaskForm::kOneText) continue;
     return absl::InvalidArgumentError(absl::StrCat("--overlapping_eval=", stride,
@@ -132,7 +138,7 @@ absl::StatusOr<TaskResult> EvaluateTask(const Asked& asked, const TaskExamples& 
                                         const Models& models) {
   PrepareOptions options;
   options.max_context = models[0]->engine().limits().max_context;
-  options.overlapping_eval = absl::GetFlag(FLAGS_overlapping_eval);
+  options.overlapping_eval = Stride();
   options.max_windows = absl::GetFlag(FLAGS_limit);
   MEGATRON_ASSIGN_OR_RETURN(
       const PreparedTask task,

@@ -225,6 +225,11 @@ TEST_F(EvaluateTest, TheToolsWrongArguments) {
                  "--overlapping_eval=25"},
                 kExitConfig,
                 "--overlapping_eval=25 must not exceed the context, which is 24 tokens"},
+               // The default is lowered where nobody has asked for it, and there alone.
+               {{run, "--task=wikitext103", "--path=" + Path("wiki.tokens"), "--max_context=24",
+                 "--overlapping_eval=32"},
+                kExitConfig,
+                "--overlapping_eval=32 must not exceed the context, which is 24 tokens"},
                {{"--checkpoint=" + Path("gone"), "--task=lambada", "--path=" + Path("words.jsonl")},
                 kExitConfig,
                 "gone"},
