@@ -123,6 +123,8 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
   MEGATRON_ASSIGN_OR_RETURN(const auto cut_to,
                             fields->Int("truncate_prompt_tokens", -1, kMostTokens));
   const int64_t asked = max_tokens.value_or(0);
+  // What a cut leaves room for. Without a number a conversation goes on as long as there is room.
+  const int64_t room = max_tokens.value_or(call->is_chat ? 1 : kDefaultMaxTokens);
   if (cut_to == 0)
     return RequestError("truncate_prompt_tokens", "a prompt cannot be cut to nothing");
   if (cut_to && *cut_to > most) {
@@ -135,7 +137,7 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
     CallPrompt& prompt = call->prompts[i];
     if (cut_to) {
       const int64_t kept =
-          *cut_to < 0 ? std::max<int64_t>(most - std::max<int64_t>(asked, 1), 1) : *cut_to;
+          *cut_to < 0 ? std::max<int64_t>(most - std::max<int64_t>(room, 1), 1) : *cut_to;
       prompt.cut = std::max<int64_t>(static_cast<int64_t>(prompt.tokens.size()) - kept, 0);
       prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + prompt.cut);
       if (prompt.cut > 0)

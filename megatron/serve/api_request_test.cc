@@ -151,6 +151,11 @@ TEST_F(ApiRequestTest, APromptThatIsTooLongIsRefusedWithTheNumbersOrCut) {
   EXPECT_EQ(call->prompts[0].tokens.back(), 'z');
   EXPECT_THAT(call->Warnings(),
               ElementsAre("prompt 0: its first 3 tokens were cut, and 29 are left"));
+  // A cut leaves room for the default, too.
+  call =
+      Completion(absl::StrCat(R"({"prompt": ")", prompt, R"(yz", "truncate_prompt_tokens": -1})"));
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->prompts[0].tokens.size(), 16u);
   call = Completion(R"({"prompt": "abc", "truncate_prompt_tokens": 2, "echo": true})");
   ASSERT_THAT(call, IsOk());
   EXPECT_EQ(call->prompts[0].text, "bc");
