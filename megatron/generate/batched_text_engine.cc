@@ -166,6 +166,7 @@ EngineState BatchedTextEngine::state() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   EngineState state = state_;
   state.waiting = static_cast<int>(waiting_.size());
+  state.failed = !failure_.ok();
   return state;
 }
 

@@ -177,6 +177,7 @@ TEST(BatchedTextEngineTest, ARequestIsAnsweredAlikeInAnyCompany) {
     EXPECT_EQ(serving.engine().state().finished_requests, 36);
     EXPECT_EQ(serving.engine().state().running, 0);
     EXPECT_EQ(serving.engine().state().waiting, 0);
+    EXPECT_FALSE(serving.engine().state().failed);
   }
 }
 
@@ -348,6 +349,7 @@ TEST(BatchedTextEngineTest, AStoppedEngineEndsItsRequestsAndTakesNoMore) {
   told->ended.WaitForNotification();
   EXPECT_EQ(told->reason, FinishReason::kFailed);
   EXPECT_THAT(told->status, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_TRUE(serving.engine().state().failed);
   serving.Stop();
   EXPECT_THAT(serving.engine().Submit(request, told), StatusIs(absl::StatusCode::kUnavailable));
 }
@@ -436,6 +438,7 @@ TEST(BatchedTextEngineTest, ALostRankFailsAllRequests) {
                               told->ended.WaitForNotification();
                               EXPECT_EQ(told->reason, FinishReason::kFailed);
                               EXPECT_FALSE(told->status.ok());
+                              EXPECT_TRUE(engine->state().failed);
                             }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("this rank is lost")));
 }

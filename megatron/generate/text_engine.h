@@ -79,6 +79,7 @@ struct EngineState {
   int running = 0, waiting = 0;
   int64_t prompt_tokens = 0, generated_tokens = 0;  // since the start
   int64_t finished_requests = 0;
+  bool failed = false;  // it has failed or ended, and takes no more requests
 };
 
 // Thread safe.

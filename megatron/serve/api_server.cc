@@ -28,6 +28,8 @@ constexpr absl::Duration kLook = absl::Milliseconds(50);
 // The status of an answer that nobody was there to read, in the metrics alone.
 constexpr int kClientGone = 499;
 constexpr absl::string_view kModels = "/v1/models";
+// What the metrics have for all paths that lead nowhere, and for what is no request.
+constexpr char kOtherPath[] = "other";
 constexpr char kStopping[] = "the server is stopping";
 
 http::Response JsonResponse(const Json& json) {
@@ -111,10 +113,11 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptio
   http.limits.body_bytes = options.body_bytes;
   http.connections = options.connections;
   http.send_time = options.send_time;
-  http.error = [](int status, absl::string_view sentence) {
+  ApiServer* const self = server.get();
+  http.error = [self](int status, absl::string_view sentence) {
+    self->metrics_.CountAnswer(kOtherPath, status);
     return ApiErrorResponse(status, sentence);
   };
-  ApiServer* const self = server.get();
   MEGATRON_ASSIGN_OR_RETURN(
       server->http_,
       http::Server::Start(http, [self](const http::Request& request, const http::Client& client) {
@@ -185,7 +188,7 @@ http::Response ApiServer::Answer(const http::Request& request, const http::Clien
     response = AnswerRoute(*found, request, client);
   }
   // A stream counts itself when it has ended.
-  if (!response.stream) metrics_.CountAnswer(found ? found->path : "other", response.status);
+  if (!response.stream) metrics_.CountAnswer(found ? found->path : kOtherPath, response.status);
   return response;
 }
 
@@ -216,7 +219,7 @@ http::Response ApiServer::Page(const http::Request&, const http::Client&) {
 }
 
 http::Response ApiServer::Health(const http::Request&, const http::Client&) {
-  std::string status = failed_ ? "the model has stopped" : "ok";
+  std::string status = engine_->state().failed ? "the model has stopped" : "ok";
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) status = kStopping;
@@ -323,17 +326,13 @@ http::Response ApiServer::Write(absl::StatusOr<TextCall> call, const http::Clien
   return response;
 }
 
-absl::StatusOr<bool> ApiServer::GoesOn(Work* work, const http::Client& client) {
+absl::StatusOr<bool> ApiServer::GoesOn(Work* work) {
   const absl::StatusOr<bool> ended = work->run.Wait(kLook);
   if (!work->has_token && work->run.completion_tokens() > 0) {
     work->has_token = true;
     metrics_.CountFirstToken(absl::Now() - work->start);
   }
-  if (!ended.ok()) {
-    const bool is_own = absl::IsDeadlineExceeded(ended.status());
-    if (!is_own && !client.Gone()) failed_ = true;
-    return ended.status();
-  }
+  if (!ended.ok()) return ended.status();
   if (*ended) {
     metrics_.CountText(absl::Now() - work->start);
   } else if (cut_) {
@@ -344,7 +343,7 @@ absl::StatusOr<bool> ApiServer::GoesOn(Work* work, const http::Client& client) {
 
 http::Response ApiServer::WriteWhole(Work* work, const http::Client& client) {
   for (;;) {
-    const absl::StatusOr<bool> goes_on = GoesOn(work, client);
+    const absl::StatusOr<bool> goes_on = GoesOn(work);
     if (!goes_on.ok()) return ApiErrorResponse(goes_on.status());
     if (!*goes_on) break;
     if (client.Gone()) return http::ErrorResponse(kClientGone, "");
@@ -362,7 +361,7 @@ void ApiServer::WriteStream(Work* work, http::Client* client) {
   }
   int status = 200;
   for (bool goes_on = true; goes_on && status == 200;) {
-    const absl::StatusOr<bool> news = GoesOn(work, *client);
+    const absl::StatusOr<bool> news = GoesOn(work);
     for (size_t i = 0; i < choices.size(); ++i) {
       const ChoicePiece piece = choices[i].Take();
       if (piece.empty()) continue;

@@ -90,8 +90,8 @@ class ApiServer {
   http::Response Write(absl::StatusOr<TextCall> call, const http::Client& client);
   http::Response WriteWhole(Work* work, const http::Client& client);
   void WriteStream(Work* work, http::Client* client);
-  // Waits for news of the work. False where it has ended, or the status is an error.
-  absl::StatusOr<bool> GoesOn(Work* work, const http::Client& client);
+  // Waits for news of the work. Returns false where it has ended.
+  absl::StatusOr<bool> GoesOn(Work* work);
 
   const ApiServerOptions options_;
   TextEngine* const engine_;
@@ -101,8 +101,7 @@ class ApiServer {
   std::optional<ChatTemplate> chat_;
   ApiContext context_;
   ServeMetrics metrics_;
-  std::atomic<bool> failed_{false};  // the engine has failed
-  std::atomic<bool> cut_{false};     // no text goes on
+  std::atomic<bool> cut_{false};  // no text goes on
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int texts_ ABSL_GUARDED_BY(mutex_) = 0;  // the requests for texts that are being answered

@@ -11,13 +11,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/steady_now.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/generate/text_engine.h"
 #include "megatron/serve/http_client.h"
 #include "megatron/serve/scripted_engine.h"
+#include "megatron/serve/serial_text_engine.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron::serve {
@@ -51,6 +54,11 @@ class ApiServerTest : public ::testing::Test {
 
   void Start() {
     engine_ = MakeScriptedEngine(/*max_context=*/512, queue_, &delay_);
+    StartServer();
+  }
+
+  // With the engine that there is.
+  void StartServer() {
     auto server = ApiServer::Start(options_, engine_.get(), tokenizer_);
     ASSERT_THAT(server, ::absl_testing::IsOk());
     server_ = *std::move(server);
@@ -353,6 +361,65 @@ TEST_F(ApiServerTest, ARequestEndsAtItsDeadline) {
               HasSubstr("longer than the 0.3 seconds that this server allows"));
   EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(Ask("/health").status, 200);
+}
+
+// The engine's own deadline is between two of its steps.
+TEST_F(ApiServerTest, ARequestEndsAtItsDeadlineWhileAStepGoesOn) {
+  std::atomic<bool> held{true};
+  std::vector<float> logits(257);
+  engine_ = std::make_unique<SerialTextEngine>(EngineLimits{257, 512, 1, queue_, 5},
+                                               [&](absl::Span<const int32_t>, int64_t) {
+                                                 while (held) absl::SleepFor(absl::Milliseconds(1));
+                                                 return absl::MakeConstSpan(logits);
+                                               });
+  options_.request_time = absl::Milliseconds(300);
+  StartServer();
+  EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 504);
+  EXPECT_THAT(Ask(kCompletions, R"({"prompt": "a", "stream": true})").Events(),
+              ElementsAre(HasSubstr("0.3 seconds"), "[DONE]"));
+  EXPECT_EQ(Ask("/health").status, 200);
+  held = false;
+  server_.reset();
+  engine_.reset();
+}
+
+TEST_F(ApiServerTest, HealthTellsThatTheModelHasStopped) {
+  std::atomic<bool> fails{false};
+  const std::vector<float> logits(257);
+  engine_ = std::make_unique<SerialTextEngine>(
+      EngineLimits{257, 512, 1, queue_, 5}, [&](absl::Span<const int32_t>, int64_t) {
+        return fails ? absl::Span<const float>() : absl::MakeConstSpan(logits);
+      });
+  StartServer();
+  EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 200);
+  EXPECT_EQ(Ask("/health").status, 200);
+  fails = true;
+  // Nobody of the server asks for this text.
+  struct Silent : TextObserver {
+    bool OnToken(const ScoredToken&) override { return true; }
+    void OnEnd(FinishReason, const absl::Status&) override {}
+  };
+  TextRequest request;
+  request.prompt = {'a'};
+  ASSERT_THAT(engine_->Submit(request, std::make_shared<Silent>()), ::absl_testing::IsOk());
+  ASSERT_TRUE(Becomes([&] { return engine_->state().failed; }));
+  const HttpAnswer health = Ask("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.Json()["status"], "the model has stopped");
+  EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 503);
+  server_.reset();
+  engine_.reset();
+}
+
+TEST_F(ApiServerTest, WhatIsNoRequestIsCountedToo) {
+  Start();
+  EXPECT_EQ(Ask(kCompletions, std::string(options_.body_bytes + 1, ' ')).status, 413);
+  EXPECT_EQ(Ask("/v1/embeddings", "{}").status, 404);
+  const std::string metrics = Ask("/metrics").body;
+  EXPECT_THAT(metrics,
+              HasSubstr("megatron_serve_answers_total{path=\"other\",status=\"413\"} 1\n"));
+  EXPECT_THAT(metrics,
+              HasSubstr("megatron_serve_answers_total{path=\"other\",status=\"404\"} 1\n"));
 }
 
 TEST_F(ApiServerTest, WhoGoesAwayCostsNothing) {

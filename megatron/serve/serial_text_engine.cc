@@ -98,6 +98,7 @@ void SerialTextEngine::Work() {
     job->observer->OnEnd(reason, absl::OkStatus());
     absl::MutexLock lock(&mutex_);
     counts_.finished_requests++;
+    counts_.failed |= reason == FinishReason::kFailed;
     running_ = false;
     jobs_.pop_front();
   }

@@ -21,8 +21,8 @@ namespace megatron {
 
 class SerialTextEngine : public TextEngine {
  public:
-  // Returns the logits of the vocabulary at token `at` of a text, valid until the next call. It is
-  // called on the engine's thread alone.
+  // Returns the logits of the vocabulary at token `at` of a text, valid until the next call; none
+  // where the engine fails, which it then tells. It is called on the engine's thread alone.
   using Logits =
       std::function<absl::Span<const float>(absl::Span<const int32_t> tokens, int64_t at)>;
 
