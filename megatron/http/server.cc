@@ -1,14 +1,18 @@
 #include "megatron/http/server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
@@ -83,13 +87,17 @@ class ConnectedClient : public Client {
   bool failed_ = false;
 };
 
+// Anybody may own a name that begins like an address, such as 127.example.com.
 bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  if (absl::EqualsIgnoreCase(host, "localhost") || host == "::1") return true;
+  in_addr address;
+  return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 &&
+         ntohl(address.s_addr) >> 24 == 127;
 }
 
 // Returns whether the field Host names this machine itself, with or without a port.
 bool NamesLoopback(absl::string_view host) {
-  if (absl::StartsWith(host, "[")) return absl::StartsWith(host, "[::1]");
+  if (absl::ConsumePrefix(&host, "[::1]")) return host.empty() || host.front() == ':';
   return IsLoopback(host.substr(0, host.find(':')));
 }
 

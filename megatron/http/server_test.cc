@@ -187,9 +187,16 @@ TEST_F(ServerTest, ItsOwnErrorsHaveTheFormThatIsAskedFor) {
 
 TEST_F(ServerTest, AnotherNameOfThisMachineIsRefused) {
   Start();
-  EXPECT_THAT(Ask("GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"),
-              HasSubstr("Host does not name this machine"));
+  const auto ask = [this](const char* host) {
+    return Ask(absl::StrCat("GET / HTTP/1.1\r\nHost: ", host, "\r\nConnection: close\r\n\r\n"));
+  };
+  for (const char* host : {"evil.example", "127.evil.example", "127.0.0.1.evil.example:80",
+                           "[::1].evil.example", "localhost.evil.example", "128.0.0.1", "[::2]"}) {
+    EXPECT_THAT(ask(host), HasSubstr("Host does not name this machine")) << host;
+  }
   EXPECT_EQ(calls_, 0);
+  for (const char* host : {"127.0.0.1:8000", "127.8.9.10", "LocalHost:1", "[::1]", "[::1]:8000"})
+    EXPECT_THAT(ask(host), HasSubstr("200 OK")) << host;
 }
 
 TEST_F(ServerTest, SlowAndSilentClientsLoseTheirPlaces) {
