@@ -76,7 +76,7 @@ absl::Status ApiFields::Refuse(const std::string& name, std::initializer_list<Js
 
 absl::Status ApiFields::RefuseOthers() const {
   for (const auto& [name, value] : object_.get_ref<const Json::object_t&>()) {
-    if (read_.count(name) > 0) continue;
+    if (read_.count(name) > 0 || value.is_null()) continue;
     return RequestError(name.substr(0, 64),
                         absl::StrCat("there is no field ", Quoted(name), "; leave it out"),
                         "unknown_parameter");

@@ -193,8 +193,9 @@ TEST_F(ApiRequestTest, NoFieldIsWithoutEffectInSilence) {
   ExpectRefused(with(R"("presence_penalty": 0.5)"), "presence_penalty", "not supported");
   ExpectRefused(with(R"("best_of": 2)"), "best_of", "not supported");
   for (const char* fine :
-       {R"("suffix": null)", R"("logit_bias": {})", R"("presence_penalty": 0.0)", R"("user": "me")",
-        R"("n": 2, "best_of": 2)", R"("frequency_penalty": 0)", R"("repetition_penalty": 1.0)"}) {
+       {R"("suffix": null)", R"("functions": null)", R"("logit_bias": {})",
+        R"("presence_penalty": 0.0)", R"("user": "me")", R"("n": 2, "best_of": 2)",
+        R"("frequency_penalty": 0)", R"("repetition_penalty": 1.0)"}) {
     EXPECT_THAT(Completion(with(fine)), IsOk()) << fine;
   }
 }
