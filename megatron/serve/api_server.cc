@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "megatron/base/quoted.h"
@@ -37,6 +38,20 @@ http::Response JsonResponse(const Json& json) {
   response.content_type = "application/json";
   response.body = JsonText(json) + "\n";
   return response;
+}
+
+// Returns the path without its escapes: %20 is a space. What is no escape stays.
+std::string Unescaped(absl::string_view path) {
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const absl::string_view digits = path[i] == '%' ? path.substr(i + 1, 2) : "";
+    uint32_t byte = 0;
+    const bool is_escape = digits.size() == 2 && absl::ascii_isxdigit(digits[0]) &&
+                           absl::ascii_isxdigit(digits[1]) && absl::SimpleHexAtoi(digits, &byte);
+    text += is_escape ? static_cast<char>(byte) : path[i];
+    if (is_escape) i += digits.size();
+  }
+  return text;
 }
 
 // 64 bits that nobody can guess.
@@ -175,7 +190,7 @@ absl::Status ApiServer::CheckCaller(const Route& route, const http::Request& req
 }
 
 http::Response ApiServer::Answer(const http::Request& request, const http::Client& client) {
-  const bool is_model = request.path == absl::StrCat(kModels, "/", options_.model);
+  const bool is_model = Unescaped(request.path) == absl::StrCat(kModels, "/", options_.model);
   const Route* found = nullptr;
   for (const Route& route : Routes()) {
     if ((is_model ? kModels : request.path) == route.path) found = &route;

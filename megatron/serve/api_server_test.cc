@@ -250,6 +250,17 @@ TEST_F(ApiServerTest, TellsWhatItIs) {
       metrics,
       HasSubstr("megatron_serve_answers_total{path=\"/v1/completions\",status=\"200\"} 1\n"));
   EXPECT_THAT(metrics, HasSubstr("megatron_serve_request_seconds_count 1\n"));
+  // The default of --request_timeout is in the histogram.
+  EXPECT_THAT(metrics, HasSubstr("megatron_serve_request_seconds_bucket{le=\"600\"} 1\n"));
+}
+
+TEST_F(ApiServerTest, TheNameOfTheModelIsEscapedInAddresses) {
+  options_.model = "my org/tales";
+  Start();
+  for (const char* path : {"/v1/models/my%20org/tales", "/v1/models/my%20org%2Ftales"})
+    EXPECT_EQ(Ask(path).Json()["id"], "my org/tales") << path;
+  for (const char* path : {"/v1/models/my%2", "/v1/models/my%zzorg/tales", "/v1/models/%"})
+    EXPECT_EQ(Ask(path).status, 404) << path;
 }
 
 TEST_F(ApiServerTest, MistakesAreTold) {

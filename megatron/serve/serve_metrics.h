@@ -28,8 +28,8 @@ class ServeMetrics {
   std::string Page(const EngineState& engine, const EngineLimits& limits) const;
 
  private:
-  static constexpr std::array<double, 12> kSeconds = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                                      1,    2.5,   5,    10,  30,   60};
+  static constexpr std::array<double, 15> kSeconds = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,  2.5,
+                                                      5,    10,    30,   60,  120,  300, 600};
   struct Histogram {
     std::array<int64_t, kSeconds.size()> counts =
         {};  // the counts of values up to each of kSeconds
