@@ -296,7 +296,7 @@ void BatchedTextEngine::PlanTokens(const std::vector<int64_t>& counts) {
     for (int64_t i = work->done; i < end; ++i) {
       const bool wants_logits = work->WantsLogits(i);
       step_.push_back({work->slot, static_cast<int32_t>(i), work->tokens[i], wants_logits});
-      if (wants_logits) rows_.push_back({work.get(), i, {}});
+      if (wants_logits) rows_.push_back({work.get(), i, false, {}});
     }
     portions_.emplace_back(work.get(), end - work->done);
   }
@@ -325,6 +325,9 @@ bool BatchedTextEngine::RunStep() {
 void BatchedTextEngine::ScoreRow(Row* row, const float* logits) const {
   const Work& work = *row->work;
   const int64_t next = row->position + 1;
+  const TokenScores scores(logits, limits_.vocab_size);
+  row->is_valid = scores.valid();
+  if (!row->is_valid) return;
   int32_t token;
   if (next < work.prompt_size()) {
     token = work.tokens[next];
@@ -334,7 +337,7 @@ void BatchedTextEngine::ScoreRow(Row* row, const float* logits) const {
     token = SampleToken(logits, limits_.vocab_size, work.request.sampling,
                         UniformOpenZero(words.word[0]));
   }
-  row->token = TokenScores(logits, limits_.vocab_size).Score(token, work.request.top_logprobs);
+  row->token = scores.Score(token, work.request.top_logprobs);
 }
 
 void BatchedTextEngine::Deliver() {
@@ -343,7 +346,10 @@ void BatchedTextEngine::Deliver() {
     if (work->generated() == 0) prompt_tokens += count;
     work->done += count;
   }
-  for (const Row& row : rows_) generated_tokens += row.position + 1 >= row.work->prompt_size();
+  for (const Row& row : rows_) {
+    row.work->is_broken |= !row.is_valid;
+    generated_tokens += row.is_valid && row.position + 1 >= row.work->prompt_size();
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     state_.prompt_tokens += prompt_tokens;
@@ -351,6 +357,7 @@ void BatchedTextEngine::Deliver() {
   }
   for (Row& row : rows_) {
     Work* const work = row.work;
+    if (work->is_broken) continue;
     const bool is_of_prompt = row.position + 1 < work->prompt_size();
     if (is_of_prompt) work->prompt_scores.push_back(std::move(row.token));
     std::optional<FinishReason> reason;
@@ -360,10 +367,24 @@ void BatchedTextEngine::Deliver() {
       if (work->request.max_new_tokens == 0) reason = FinishReason::kLength;
     }
     if (!is_of_prompt) reason = TakeToken(work, row.token);
-    if (!reason.has_value()) continue;
-    by_age_.erase(std::remove(by_age_.begin(), by_age_.end(), work), by_age_.end());
-    End(std::move(running_[work->slot]), *reason, absl::OkStatus());
+    if (reason.has_value()) EndRunning(work, *reason, absl::OkStatus());
   }
+  EndBroken();
+}
+
+void BatchedTextEngine::EndBroken() {
+  for (const std::unique_ptr<Work>& work : running_) {
+    if (work == nullptr || !work->is_broken) continue;
+    EndRunning(
+        work.get(), FinishReason::kFailed,
+        absl::InternalError("the model gives no numbers for this text (NaN or infinity): its "
+                            "weights may be damaged, or too large for their type"));
+  }
+}
+
+void BatchedTextEngine::EndRunning(Work* work, FinishReason reason, const absl::Status& status) {
+  by_age_.erase(std::remove(by_age_.begin(), by_age_.end(), work), by_age_.end());
+  End(std::move(running_[work->slot]), reason, status);
 }
 
 std::optional<FinishReason> BatchedTextEngine::TakeToken(Work* work, const ScoredToken& token) {

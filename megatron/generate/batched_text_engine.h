@@ -80,6 +80,7 @@ class BatchedTextEngine : public TextEngine {
     std::vector<int32_t> tokens;  // the prompt and its continuation
     int64_t done = 0;             // the number of tokens that the model has seen
     std::vector<ScoredToken> prompt_scores;
+    bool is_broken = false;  // the model gave logits that are no numbers
 
     int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
     int64_t size() const { return static_cast<int64_t>(tokens.size()); }
@@ -93,6 +94,7 @@ class BatchedTextEngine : public TextEngine {
   struct Row {
     Work* work = nullptr;
     int64_t position = 0;
+    bool is_valid = false;  // its logits are numbers
     ScoredToken token;
   };
 
@@ -110,6 +112,10 @@ class BatchedTextEngine : public TextEngine {
   void ScoreRow(Row* row, const float* logits) const;
   // Tells the observers what the step has found, and ends requests.
   void Deliver();
+  // Ends requests whose logits are no numbers.
+  void EndBroken();
+  // Ends a request that has a slot.
+  void EndRunning(Work* work, FinishReason reason, const absl::Status& status);
   // Returns why the request ends with the token; nothing if it goes on.
   std::optional<FinishReason> TakeToken(Work* work, const ScoredToken& token);
   void End(std::unique_ptr<Work> work, FinishReason reason, const absl::Status& status);

@@ -99,6 +99,14 @@ class Serving {
   }
   BatchedTextEngine& engine() { return engine_; }
 
+  // Spoils what the model adds at a position. To be called before the first request.
+  void SpoilPosition(int64_t position) {
+    for (Parameter* const parameter : rank_.harness.stage().parameters()) {
+      if (parameter->name != "embedding.position_embeddings.weight") continue;
+      parameter->data.Select(0, position).data<float>()[0] = std::nanf("");
+    }
+  }
+
  private:
   RankModel rank_;
   Cached cached_;
@@ -288,6 +296,44 @@ TEST(BatchedTextEngineTest, ATextEndsForEachReason) {
   ASSERT_THAT(serving.engine().Submit(request, late), IsOk());
   late->ended.WaitForNotification();
   EXPECT_EQ(late->reason, FinishReason::kDeadline);
+}
+
+TEST(BatchedTextEngineTest, ATextForWhichTheModelGivesNoNumbersFailsAlone) {
+  Serving serving(SmallGpt2());
+  serving.SpoilPosition(6);
+  TextRequest request;
+  request.prompt = {1, 2, 3};
+  request.max_new_tokens = 4;  // the last of them is at position 6, and is not seen
+  request.sampling.temperature = 1;
+  TextRequest longer = request, scored = request;
+  longer.max_new_tokens = 30;
+  scored.prompt.assign(12, 5);
+  scored.max_new_tokens = 0;
+  scored.score_prompt = true;
+  std::vector<int32_t> ids;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::shared_ptr<Collector>> told;
+    for (const TextRequest& one : {longer, request, scored}) {
+      told.push_back(std::make_shared<Collector>());
+      ASSERT_THAT(serving.engine().Submit(one, told.back()), IsOk());
+    }
+    for (const auto& one : told) one->ended.WaitForNotification();
+    EXPECT_EQ(told[1]->reason, FinishReason::kLength);
+    EXPECT_EQ(told[1]->tokens.size(), 4u);
+    for (const size_t i : {0, 2}) {
+      EXPECT_EQ(told[i]->reason, FinishReason::kFailed);
+      EXPECT_THAT(told[i]->status, StatusIs(absl::StatusCode::kInternal, HasSubstr("no numbers")));
+    }
+    EXPECT_EQ(told[0]->ids(), told[1]->ids());
+    EXPECT_EQ(told[2]->prompts, 0);
+    // Those in whose place it was do not see what it left.
+    if (round == 0) ids = told[1]->ids();
+    EXPECT_EQ(told[1]->ids(), ids);
+  }
+  const EngineState state = serving.engine().state();
+  EXPECT_FALSE(state.failed);
+  EXPECT_EQ(state.running, 0);
+  EXPECT_EQ(state.generated_tokens, 16);
 }
 
 TEST(BatchedTextEngineTest, RequestsCanBeCancelledAndTheQueueIsLimited) {

@@ -51,7 +51,7 @@ enum class FinishReason {
   kObserver,   // OnToken returned false
   kCancelled,  // Cancel was called
   kDeadline,   // the deadline has passed
-  kFailed,     // the engine has failed, or ends
+  kFailed,     // the engine has failed, ends, or cannot go on with this text
 };
 
 // Is told of a request's progress, on a thread of the engine. A slow observer holds up all
@@ -63,7 +63,8 @@ class TextObserver {
   virtual void OnPrompt(absl::Span<const ScoredToken> tokens) {}
   // Returns false to end the request.
   virtual bool OnToken(const ScoredToken& token) = 0;
-  // The last call. The status is that of a failed engine.
+  // The last call. With kFailed the status says why: kInternal where the model gives no numbers for
+  // this text, and else that of the engine, which takes no more requests.
   virtual void OnEnd(FinishReason reason, const absl::Status& status) = 0;
 };
 
