@@ -1,9 +1,6 @@
 // Serves a trained GPT over HTTP as OpenAI's API has it (docs/serving.md):
 //   serve --checkpoint=run
 
-#include <pthread.h>
-
-#include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -25,6 +22,7 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/inference/open_text_engine.h"
 #include "tools/common/at_least_one.h"
+#include "tools/common/stop_signal.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, checkpoint, "",
@@ -134,23 +132,16 @@ absl::Status Serve(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError("--checkpoint must name the directory of a model");
   MEGATRON_ASSIGN_OR_RETURN(const serve::ApiServerOptions options, ServerOptions());
   MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
-  // All threads leave these signals to the wait below.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   MEGATRON_ASSIGN_OR_RETURN(const TextEngineOptions engine, EngineOptions(directory));
+  StopSignal stop("the model was being loaded");
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<ServedModel> model,
                             AsArgument(OpenTextEngine(PosixFileSystem(), engine)));
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<serve::ApiServer> server,
                             serve::ApiServer::Start(options, &model->engine(), model->tokenizer()));
+  stop.Started();
   std::cout << "serving " << options.model << " at http://" << server->endpoint().ToString()
             << std::endl;
-  int signal = 0;
-  sigwait(&signals, &signal);
-  // A second one ends the program at once.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  stop.Await();
   const absl::Duration grace = absl::GetFlag(FLAGS_stop_timeout);
   if (grace > absl::ZeroDuration()) {
     LOG(INFO) << "stops; answers on their way have " << absl::FormatDuration(grace)
