@@ -9,23 +9,27 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::Forward(const LayerC
                                                                     const Tensor& logits_TV,
                                                                     const Tensor& labels_T,
                                                                     const Outputs& out) const {
-  const Shape shape{logits_TV.dim(0)};
+  const int64_t tokens = logits_TV.dim(0);
   const auto statistics = [&](Arena* from) {
-    return from->Allocate(DType::kFloat32, shape, "loss statistics");
+    return from->Allocate(DType::kFloat32, {tokens}, "loss statistics");
   };
   const Saved saved = {logits_TV, labels_T, statistics(arena), statistics(arena)};
   if (softcap_ > 0) ops::SoftCap(ctx.stream, softcap_, logits_TV);
   Arena::Scope scope(ctx.scratch);
-  const Tensor target_T = statistics(ctx.scratch);
-  ops::CrossEntropyStatistics(ctx.stream, logits_TV, labels_T, range_, saved.max_T, saved.sum_T,
+  const bool is_cut = ctx.tensor_group.size() > 1;
+  // What ranks add up lies side by side, so that one message has it all.
+  const Tensor sums_2T =
+      ctx.scratch->Allocate(DType::kFloat32, {is_cut ? 2 : 1, tokens}, "loss statistics");
+  const Tensor target_T = sums_2T.Select(0, 0), sum_T = is_cut ? sums_2T.Select(0, 1) : saved.sum_T;
+  ops::CrossEntropyStatistics(ctx.stream, logits_TV, labels_T, range_, saved.max_T, sum_T,
                               target_T);
-  if (ctx.tensor_group.size() > 1) {
+  if (is_cut) {
     const Tensor local_max_T = statistics(ctx.scratch);
     ops::Copy(ctx.stream, saved.max_T, local_max_T);
     ctx.tensor_group.AllReduce(saved.max_T, ReduceOp::kMax, ctx.stream);
-    ops::RescaleSum(ctx.stream, local_max_T, saved.max_T, saved.sum_T);
-    ctx.tensor_group.AllReduce(saved.sum_T, ReduceOp::kSum, ctx.stream);
-    ctx.tensor_group.AllReduce(target_T, ReduceOp::kSum, ctx.stream);
+    ops::RescaleSum(ctx.stream, local_max_T, saved.max_T, sum_T);
+    ctx.tensor_group.AllReduce(sums_2T, ReduceOp::kSum, ctx.stream);
+    ops::Copy(ctx.stream, sum_T, saved.sum_T);
   }
   ops::CrossEntropyLoss(ctx.stream, saved.max_T, saved.sum_T, target_T, out.loss_T);
   if (!out.hit_T.empty()) ops::CrossEntropyHits(ctx.stream, saved.max_T, target_T, out.hit_T);

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/counted_communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/layer_harness.h"
 #include "megatron/ops/finite_difference.h"
@@ -101,6 +103,22 @@ TEST(VocabParallelCrossEntropyTest, TwoTensorParallelRanksEqualOne) {
     EXPECT_EQ(part.hit_T, whole.hit_T);
     const HostTensor gradient = HostTensor::Of({kTokens, kPadded}, kF32, whole.gradient_TV);
     near(part.gradient_TV, Columns(gradient, rank * kColumns, kColumns).Values());
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+// One with the largest logits, and one with the sums of exponentials and the labels' logits.
+TEST(VocabParallelCrossEntropyTest, TensorParallelRanksExchangeTwoMessages) {
+  const Problem problem;
+  const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& world) {
+    BytesSent sent;
+    LayerHarness harness({kTokens}, ProcessGroup(Counted(world.communicator(), &sent)));
+    Compute(&harness, problem, Columns(problem.logits_TV, rank * kPadded / 2, kPadded / 2),
+            {rank * kPadded / 2, kVocab});
+    EXPECT_EQ(sent.CallsOf("", Collective::kAllReduce), 2);
+    // Each of two ranks sends as many bytes as it has.
+    EXPECT_EQ(sent.Total(), 3 * 4 * kTokens);
     return absl::OkStatus();
   });
   EXPECT_EQ(status, absl::OkStatus());

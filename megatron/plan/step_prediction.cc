@@ -437,7 +437,9 @@ double Predictor::EndCallSeconds(const StageShape& stage) const {
       l_.is_sequence_parallel
           ? (2 * has_embedding + 3 * stage.has_head) * seconds(TrafficCall::kAllGather, bytes)
           : (has_embedding + stage.has_head) * seconds(TrafficCall::kAllReduce, bytes);
-  return sums + 3 * stage.has_head * seconds(TrafficCall::kAllReduce, 4 * tokens_);
+  // The largest logits go first, and then two numbers a token.
+  return sums + stage.has_head * (seconds(TrafficCall::kAllReduce, 4 * tokens_) +
+                                  seconds(TrafficCall::kAllReduce, 2 * 4 * tokens_));
 }
 
 double Predictor::SecondsOfMessage() const {

@@ -181,7 +181,8 @@ class Traffic {
     add(TrafficCall::kAllReduce, "gradients of heads' norms",
         4 * Of(kDeltaBranch) * model_.delta_value_dim(), 1);
     AddNormSums(TrafficAxis::kTensor, group);
-    add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
+    add(TrafficCall::kAllReduce, "largest logits", 4 * tokens(), m * stage_.has_head);
+    add(TrafficCall::kAllReduce, "sums of the loss", 2 * 4 * tokens(), m * stage_.has_head);
     AddRule();
   }
 
