@@ -107,6 +107,20 @@ void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_T
   saved->fc1.x_TI = x_TH;
 }
 
+void Mlp::BeginForward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                       Saved* saved) const {
+  if (!HasTwoParts(ctx)) return Forward(ctx, x_TH, y_TH, saved);
+  const TraceSpan span(ctx.stream, "mlp");
+  saved->fc2.x_TI = ForwardToActivation(ctx, x_TH, ctx.SavedBy(OffloadModule::kMlp), saved);
+}
+
+void Mlp::EndForward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const {
+  if (!HasTwoParts(ctx)) return;
+  const TraceSpan span(ctx.stream, "mlp");
+  const Tensor activated_TI = saved->fc2.x_TI;
+  fc2_.Forward(ctx.Of(OffloadModule::kMlp), activated_TI, y_TH, &saved->fc2);
+}
+
 void Mlp::BackwardRows(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
                        bool again, Saved* saved) {
   Arena::Scope scope(ctx.scratch);

@@ -37,6 +37,12 @@ class Mlp {
 
   // Writes y without fc2's bias.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+  // Forward in two parts of the same arguments, between which the caller may start to communicate:
+  // what comes before fc2, and fc2. Where the activation is not kept for backward (in chunks, with
+  // recomputation, as codes), it would take memory until the second part. Begin does all then.
+  void BeginForward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                    Saved* saved) const;
+  void EndForward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const;
   // Writes dx. Reads saved->fc1.x_TI; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
@@ -47,6 +53,10 @@ class Mlp {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // Returns whether Forward has two parts.
+  bool HasTwoParts(const LayerContext& ctx) const {
+    return chunk_ == 0 && !recompute_ && !fc2_.keeps_codes(ctx);
+  }
   // Calls fn(begin, end) for the rows of each chunk of `rows` rows of the residual stream.
   void ForEachChunk(const LayerContext& ctx, int64_t rows,
                     absl::FunctionRef<void(int64_t begin, int64_t end)> fn) const;

@@ -91,6 +91,31 @@ TEST(MlpTest, ChunksChangeNoBitButOfWeightGradients) {
   }
 }
 
+// What is not kept for backward takes no memory between the two parts.
+TEST(MlpTest, ForwardInTwoPartsChangesNoBit) {
+  TransformerOptions recomputing = Gated();
+  recomputing.recompute.mlp = true;
+  for (const TransformerOptions& options : {Plain(), Gated(), recomputing, InChunks(Gated(), 3)}) {
+    const auto mlp = std::make_shared<Mlp>(options, "mlp", ProcessGroup());
+    const auto saved = std::make_shared<Mlp::Saved>();
+    LayerCalls in_parts = CallsOf(mlp, "mlp.linear_fc2.bias");
+    in_parts.forward = [=](const LayerContext& ctx, const Tensor& x, const Tensor& y) {
+      *saved = {};
+      const int64_t mark = ctx.scratch->Mark();
+      mlp->BeginForward(ctx, x, y, saved.get());
+      EXPECT_EQ(ctx.scratch->Mark(), mark);
+      mlp->EndForward(ctx, y, saved.get());
+    };
+    in_parts.backward = [=](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
+      mlp->Backward(ctx, dy, dx, saved.get());
+    };
+    in_parts.backward_weight = [=](const LayerContext& ctx) {
+      mlp->BackwardWeight(ctx, saved.get());
+    };
+    ExpectSameBits({4, 3}, MakeMlp(options, {}), in_parts, kHidden);
+  }
+}
+
 TEST(MlpTest, MemoryGrowsWithTheChunkAndNotWithTheTokens) {
   // Returns the most bytes between x and y, or dy and dx, of a forward and a backward.
   const auto bytes = [](int tokens, int64_t chunk, bool deferred) {

@@ -56,12 +56,16 @@ void MoeLayer::Share(const LayerContext& ctx, const Tensor& x_TH) const {
   ctx.tensor_group.AllReduce(x_TH, ReduceOp::kSum, ctx.stream);
 }
 
-Tensor MoeLayer::Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
+Tensor MoeLayer::BeginShared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
   if (shared_ == nullptr) return Tensor();
   Arena* const arena = gate_ != nullptr ? ctx.saved : ctx.scratch;
   const Tensor shared_TH = arena->Allocate(dtype_, x_TH.shape(), "shared expert");
-  shared_->Forward(ctx, x_TH, shared_TH, &saved->shared);
+  shared_->BeginForward(ctx, x_TH, shared_TH, &saved->shared);
   return shared_TH;
+}
+
+void MoeLayer::EndShared(const LayerContext& ctx, const Tensor& shared_TH, Saved* saved) const {
+  if (shared_ != nullptr) shared_->EndForward(ctx, shared_TH, &saved->shared);
 }
 
 Tensor MoeLayer::SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Saved* saved) {
@@ -123,7 +127,7 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
     Tensor packed_here;
     const AsyncCall choices = hosts_->ToHosts(ctx, saved->hosts, packed, ctx.scratch, &packed_here);
     arriving = hosts_->ToHosts(ctx, saved->hosts, x_NH, ctx.scratch, &x_MH);
-    shared_TH = Shared(ctx, x_TH, saved);
+    shared_TH = BeginShared(ctx, x_TH, saved);
     choices.Wait();
     hosts_->Unpack(ctx, packed_here, expert_MK, saved->probability_MK);
     y_MH = ctx.scratch->Allocate(dtype_, {rows, hidden_size_}, "sums of the host");
@@ -141,15 +145,20 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
   ops::Permute(ctx.stream, x_MH, plan.place_NKC, sent_SH);
   Tensor in_RH;
   const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, in_arena, &in_RH);
-  if (hosts_ == nullptr) shared_TH = Shared(ctx, x_TH, saved);
+  if (hosts_ == nullptr) shared_TH = BeginShared(ctx, x_TH, saved);
   sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
   experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
-  dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved, &saved->returned_SH).Wait();
+  const AsyncCall returning =
+      dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved, &saved->returned_SH);
+  if (hosts_ == nullptr) EndShared(ctx, shared_TH, saved);
+  returning.Wait();
   ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->probability_MK, y_MH);
   if (hosts_ != nullptr) {
     Tensor sums;
-    hosts_->FromHosts(ctx, saved->hosts, y_MH, &sums).Wait();
+    const AsyncCall from_hosts = hosts_->FromHosts(ctx, saved->hosts, y_MH, &sums);
+    EndShared(ctx, shared_TH, saved);
+    from_hosts.Wait();
     hosts_->SumOverHosts(ctx, saved->hosts, sums, Routed(ctx, y_TH));
   }
   Share(ctx, y_TH);

@@ -72,8 +72,10 @@ class MoeLayer {
   // Gives all tensor-parallel ranks the rows that each has written of x.
   void Share(const LayerContext& ctx, const Tensor& x_TH) const;
   // The shared expert's result before its gate, and its gradient of x, in ctx.scratch; empty if
-  // there is none. With a gate the result is in ctx.saved.
-  Tensor Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+  // there is none. With a gate the result is in ctx.saved. It is there behind EndShared, which is
+  // given what BeginShared has returned.
+  Tensor BeginShared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+  void EndShared(const LayerContext& ctx, const Tensor& shared_TH, Saved* saved) const;
   Tensor SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Saved* saved);
 
   DType dtype_;

@@ -1,10 +1,19 @@
 #include "megatron/layers/moe/moe_layer.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/forwarding_communicator.h"
+#include "megatron/comm/overlap/async_group.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/layer_harness.h"
 #include "megatron/layers/moe/expert_groups.h"
 
@@ -140,6 +149,59 @@ TEST_F(MoeLayerTest, AnExpertThatNoTokenChoosesChangesNothing) {
   for (int64_t i = 0; i < of_one_expert; ++i) weights.Set(i, 9);
   harness_.Forward(calls, x, y);
   EXPECT_NE(y.Values(), before);
+}
+
+struct Gate {
+  std::atomic<int> exchanges_of_rows{0};
+  absl::Notification summed;
+};
+
+// A communicator, with the groups split from it, in which rows come back from experts only when the
+// rank has added something up with others.
+class GatedCommunicator : public ForwardingCommunicator {
+ public:
+  GatedCommunicator(std::shared_ptr<Communicator> communicator, Gate* gate)
+      : ForwardingCommunicator(std::move(communicator)), gate_(gate) {}
+  void Run(const CollectiveCall& call, const Stream& stream) override {
+    if (call.collective == Collective::kAllToAllV && ++gate_->exchanges_of_rows == 2) {
+      EXPECT_TRUE(gate_->summed.WaitForNotificationWithTimeout(absl::Seconds(60)))
+          << "the layer waited for the rows";
+    }
+    inner().Run(call, stream);
+    if (call.collective == Collective::kAllReduce && !gate_->summed.HasBeenNotified())
+      gate_->summed.Notify();
+  }
+
+ private:
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return std::make_shared<GatedCommunicator>(std::move(part), gate_);
+  }
+
+  Gate* const gate_;
+};
+
+// The first sum over the tensor-parallel ranks is that of the shared expert's output.
+TEST(SharedExpertTest, ItsSecondMatrixIsMultipliedWhileRowsComeBack) {
+  const absl::Status status = RunRanks(2, [](int, const ProcessGroup& world) -> absl::Status {
+    Gate gate;
+    const ProcessGroup gated(std::make_shared<GatedCommunicator>(world.communicator(), &gate));
+    LayerHarness harness({4, 4}, gated);
+    TransformerOptions options = Options();
+    options.moe.shared_ffn_hidden_size = 10;
+    ExpertGroups groups;
+    groups.expert = gated;
+    MEGATRON_ASSIGN_OR_RETURN(groups.model, WithAsyncCalls(gated, harness.context().stream));
+    const auto layer = std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, gated, groups);
+    RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
+    layer->set_state(state.layer(0));
+    const LayerCalls calls = CallsOf(layer);
+    harness.Bind(calls.parameters);
+    const ops::HostTensor y({8, kHidden}, DType::kFloat32);
+    harness.Forward(calls, ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1), y);
+    EXPECT_EQ(gate.exchanges_of_rows, 2);
+    return world.status();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
 }
 
 }  // namespace
