@@ -4,6 +4,7 @@
 
 #include "megatron/layers/grid_products.h"
 #include "megatron/layers/linear_gradients.h"
+#include "megatron/layers/tensor_overlap.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
@@ -38,6 +39,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
       is_used_later_(used_later || (options.tied_embeddings && words->owner)),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
+      overlaps_(options.transformer.tp_comm_overlap),
       softcap_(options.logit_softcap),
       cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}, softcap_) {
   const TransformerOptions& transformer = options.transformer;
@@ -103,7 +105,7 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   if (chunk_ == 0) {
     const int64_t tokens = ctx.batch->num_tokens();
     const Tensor logits_TV = Allocate(ctx.saved, tokens, vocab_part_, "logits");
-    Multiply(ctx, Gather(ctx, saved->transformed_TH), logits_TV);
+    MultiplyAll(ctx, saved->transformed_TH, logits_TV);
     const TokenScores found = OutputsOr(scores, ctx);
     saved->loss =
         cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.inner_batch().labels_T, found);
@@ -129,6 +131,13 @@ void LmHead::Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor&
   if (!ctx.is_grid()) return ops::LinearForward(ctx.stream, x_TH, words_->data, bias_V(), y_TV);
   Arena::Scope scope(ctx.scratch);
   GridForward(ctx, GridTurn::kInward, x_TH, OutputMatrix(ctx), Tensor(), y_TV);
+}
+
+void LmHead::MultiplyAll(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const {
+  if (!overlaps_ || !ctx.sequence_parallel) return Multiply(ctx, Gather(ctx, x_TH), y_TV);
+  GatherInPieces(ctx, x_TH, [&](const Tensor& rows_TH, int64_t begin) {
+    Multiply(ctx, rows_TH, y_TV.Slice(0, begin, begin + rows_TH.dim(0)));
+  });
 }
 
 AsyncCall LmHead::MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
@@ -208,8 +217,11 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), dx_TH.dim(1), "norm gradient");
   };
   Tensor d_TH = next(norm_ == nullptr && transform_ == nullptr);
-  AsyncCall reducing;
+  AsyncCall gathering, reducing;
+  Tensor all_TH;
   if (chunk_ == 0) {
+    if (!PutsOff(ctx) && AddsToWords())
+      gathering = StartGather(ctx, saved->transformed_TH, &all_TH);
     const Tensor dlogits_TV =
         cross_entropy_.Backward(ctx, ctx.inner_batch().gradient_weight_T, saved->loss);
     reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
@@ -218,7 +230,8 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     RunChunks(ctx, *saved, summand_TH, saved->scores);
     reducing = StartReduce(ctx, summand_TH, d_TH);
   }
-  if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);
+  gathering.Wait();
+  if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved, all_TH);
   reducing.Wait();
   if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
   if (transform_ != nullptr) {
@@ -235,11 +248,11 @@ void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
   if (!PutsOff(ctx)) return;
   const GradientsInUse own(has_bias() ? OwnBlocks(ctx) : nullptr, own_block_);
   const GradientsInUse words(ctx.blocks, words_->block);
-  AddWordsGradient(ctx, saved);
+  AddWordsGradient(ctx, saved, Tensor());
 }
 
 // Backward has written the logits' gradient over the logits.
-void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
+void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved, const Tensor& all_TH) {
   Arena::Scope scope(ctx.scratch);
   if (swaps_blocks(ctx)) {
     const auto allocate = [&] {
@@ -256,10 +269,9 @@ void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
     return GridBackwardWeight(ctx, GridTurn::kInward, saved.loss.logits_TV, saved.transformed_TH,
                               words_->grad, Tensor());
   }
-  const Tensor dbias_V = bias_gradient_V();
-  if (words_->frozen && dbias_V.empty()) return;
-  AddLinearGradients(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH), *words_,
-                     dbias_V);
+  if (!AddsToWords()) return;
+  const Tensor x_TH = all_TH.empty() ? Gather(ctx, saved.transformed_TH) : all_TH;
+  AddLinearGradients(ctx.stream, saved.loss.logits_TV, x_TH, *words_, bias_gradient_V());
 }
 
 void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, const Tensor& token_P,
