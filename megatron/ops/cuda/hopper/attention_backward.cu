@@ -21,9 +21,9 @@ namespace {
 
 // Two tiles of the block's own side stay in shared memory; pairs of tiles of the other side pass
 // through a ring.
-template <int kHeadDim, int kOtherRows, int kRingStages>
+template <int kHeadDim, int kOtherRows>
 struct Shape : WarpgroupShape<2> {
-  static constexpr int kHead = kHeadDim, kOther = kOtherRows, kStages = kRingStages;
+  static constexpr int kHead = kHeadDim, kOther = kOtherRows, kStages = 4;
   using Own = Tile<Shape::kRows, kHead>;
   using Passing = Tile<kOther, kHead>;
   static constexpr int kRowNumbers = 2 * kOther;  // floats of lse and delta per stage
@@ -31,9 +31,9 @@ struct Shape : WarpgroupShape<2> {
                                       kStages * kRowNumbers * static_cast<int>(sizeof(float));
 };
 template <int kHead>
-using QueryShape = Shape<kHead, kHead == 64 ? 128 : 64, kHead == 64 ? 3 : 2>;
+using QueryShape = Shape<kHead, kHead == 64 ? 128 : 64>;
 template <int kHead>
-using KeyShape = Shape<kHead, 64, kHead == 64 ? 4 : 2>;
+using KeyShape = Shape<kHead, 64>;
 
 template <typename Of>
 struct Buffers {
