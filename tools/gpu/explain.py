@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import bundle
 from google_tests import core_dumps
@@ -23,6 +24,11 @@ class Explainer:
             return
         self._looked_at += 1
         program = os.path.basename(crash.command[0])
+        toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "cuda-gdb")
+        debugger = shutil.which("cuda-gdb") or (toolkit if os.access(toolkit, os.X_OK) else None)
+        if crash.dump and debugger:
+            self._run("cuda-gdb", what, name, crash, [debugger, "-batch", "-ex", "target cudacore " + crash.dump,
+                                                      "-ex", "info cuda kernels"], _kernels)
         watched = self._session.program(bundle.watched(program))
         if crash.hung and os.path.exists(watched):
             self._run("watched barriers", what, name, crash, [watched, *crash.command[1:]], _barriers)
@@ -39,7 +45,7 @@ class Explainer:
         try:
             limit = min(_SECONDS_OF_HANG if crash.hung else _SECONDS, session.test_seconds)
             ran = session.run(command, log, limit, MEGATRON_REQUIRE_GPU="1", **environment)
-            text = pick(ran) if ran.code != 0 or by == "memcheck" else "passed this time"
+            text = pick(ran) if ran.code != 0 or by in ("memcheck", "cuda-gdb") else "passed this time"
         except (Failure, OutOfTime) as reason:
             text = str(reason)
         session.record("explanation", crash.name, of=[what, name], by=by, text=shorten(text, 300), log=log)
@@ -48,6 +54,12 @@ class Explainer:
 def _last_line(ran):
     how = "killed by signal %d" % -ran.code if ran.code < 0 else "exit code %d" % ran.code
     return "%s: %s" % (how, ran.last_words())
+
+
+def _kernels(ran):
+    """Returns the table of the kernels that were running."""
+    _, found, table = ran.text().partition("Kernel Parent")
+    return found + table if found else _last_line(ran)
 
 
 def _barriers(ran):

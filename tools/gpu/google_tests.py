@@ -93,6 +93,7 @@ class Tests:
             self._not_run.append(name)
         except Failure as failure:  # it hung, or did not even start
             crash.hung = any(run.hung for run in failure.again)
+            crash.dump = next((run.dump for run in failure.again), None)
             with self._lock:
                 self._failed[name] = str(failure)
                 self._crashes += [crash] if failure.again else []
@@ -146,12 +147,13 @@ class Tests:
 
 
 def core_dumps(session, name):
-    """Returns environment variables with which a kernel that crashes leaves a small dump.
+    """Returns environment variables with which a kernel that crashes leaves a small dump, and one that hangs if asked.
 
     Its program is not ended by the dump, and goes on to say what failed.
     """
     return {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION": "0",
             "CUDA_COREDUMP_FILE": session.path(name + ".%p.cudacore"),
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": session.path(name + ".%p.pipe"),
             "CUDA_COREDUMP_GENERATION_FLAGS": "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
                                               "skip_local_memory,skip_constbank_memory,skip_abort"}
 

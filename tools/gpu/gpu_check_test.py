@@ -84,6 +84,9 @@ elif name == "ncu":
         sys.exit(1)
     if does.get(name) != "sees nothing":
         print("    Duration                 us         41.02\n    Memory Throughput         %        71.20")
+elif name == "cuda-gdb":
+    with open(arguments[2].split()[-1]) as dump:
+        print("Opening GPU coredump\n  Kernel Parent Dev Grid Status Name\n*      0      -   0    7 Active " + dump.read())
 elif name == "compute-sanitizer":
     program = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
     finds = does.get(name) == "finds"
@@ -119,6 +122,13 @@ elif name.endswith(("_test", "_test_watched")):
                     os.environ.get("CUDA_LAUNCH_BLOCKING"), os.environ.get("CUDA_COREDUMP_FILE"),
                     os.environ.get("CUDA_COREDUMP_GENERATION_FLAGS")), flush=True)
                 end(-signal.SIGABRT)
+            if what == "hangs on the GPU":
+                places = [os.environ["CUDA_COREDUMP_" + place].replace("%p", str(os.getpid()))
+                          for place in ("PIPE", "FILE")]
+                os.mkfifo(places[0])
+                with open(places[0]) as pipe, open(places[1], "w") as dump:
+                    dump.write("Forward(Maps)" if pipe.read() else "")
+                time.sleep(600)
             if what == "sleeps":
                 if "STUB_PIDS" in os.environ:
                     with open(os.environ["STUB_PIDS"], "w") as pids:
@@ -582,6 +592,19 @@ class GpuCheckTest(unittest.TestCase):
                   row["by"].startswith("CUDA")]
         with open(os.path.join(self.out, "check", again)) as log:
             self.assertIn("blocking 1, " + dump, log.read())
+
+    def test_what_the_gpu_does_is_asked_before_a_hanging_program_is_killed(self):
+        does = {"moe_kernels_test": "hangs on the GPU", "layer_norm_test": "sleeps"}
+        self.stub(os.path.join(self.bin, "cuda-gdb"))
+        _, rows = self.expect_failures("check", ["test", "--test-seconds=2"], does, [
+            ("test", name, "Suite.Works: not done after 2 s") for name in ("moe_kernels_test", "layer_norm_test")])
+        said = {row["of"][1]: row["text"] for row in rows if row["what"] == "explanation" and row["by"] == "cuda-gdb"}
+        self.assertEqual(said, {"moe_kernels_test":
+                                "Kernel Parent Dev Grid Status Name * 0 - 0 7 Active Forward(Maps)"})
+        with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
+            names = archive.getnames()
+        self.assertTrue(any(name.endswith(".cudacore") for name in names), names)
+        self.assertFalse(any(name.endswith(".pipe") for name in names), names)
 
     def test_a_program_whose_tests_all_hang_is_given_up(self):
         does = {"float8_kernels_test": "always sleeps", "compute_mode": "Exclusive_Process"}

@@ -10,10 +10,36 @@ import time
 _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
 # A process that the driver holds does not end when it is killed. Nobody waits longer for it.
 _SECONDS_TO_DIE = 20
+_SECONDS_OF_DUMP = 15
 
 
 class Hung(Exception):
     """A process was killed; the text says why."""
+
+    dump = None  # the file that says what the GPU did then, if there is one
+
+
+def _place(environment, name, process):
+    return environment.get(name, "").replace("%p", str(process.pid))
+
+
+def _dump(process, environment):
+    """Has the driver write what the GPU does, which takes it a while. Returns the file; none where there is none."""
+    path = _place(environment, "CUDA_COREDUMP_FILE", process)
+    try:
+        # Without a reader, which is the driver, this fails: the program has not begun to use the GPU.
+        with open(os.open(_place(environment, "CUDA_COREDUMP_PIPE", process), os.O_WRONLY | os.O_NONBLOCK), "wb",
+                  buffering=0) as pipe:
+            pipe.write(b"dump\n")
+    except OSError:
+        return None
+    end, size = time.monotonic() + _SECONDS_OF_DUMP, -1
+    while time.monotonic() < end and process.poll() is None:
+        before, size = size, os.path.getsize(path) if os.path.exists(path) else -1
+        if before == size > 0:  # it has not grown for a second
+            break
+        time.sleep(1)
+    return path if os.path.exists(path) else None
 
 
 class Processes:
@@ -25,16 +51,21 @@ class Processes:
         self._guard = subprocess.Popen([sys.executable, "-IS", _GUARD], stdin=subprocess.PIPE, text=True,
                                        start_new_session=True)
 
-    def run(self, command, output, environment, seconds, quiet_seconds=None):
+    def run(self, command, output, environment, seconds, quiet_seconds=None, dumps=False):
         """Returns the exit code, minus the signal that ended it. Raises OSError if it does not start.
 
-        Raises Hung if it takes longer, or writes nothing to `output`, a file, for `quiet_seconds`.
+        Raises Hung if it takes longer, or writes nothing to `output`, a file, for `quiet_seconds`. `dumps`: it is then
+        asked for a dump first, if its environment has CUDA_COREDUMP_PIPE.
         """
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
                                    start_new_session=True)
         self._tell("+", process.pid)
         try:
             return self._wait(process, output, seconds, quiet_seconds)
+        except Hung as hung:
+            if dumps:
+                hung.dump = _dump(process, environment)
+            raise
         finally:
             self._kill(process.pid)  # also what a program that ended has left behind
             if process.poll() is None:
@@ -43,6 +74,9 @@ class Processes:
                 except subprocess.TimeoutExpired:
                     raise Hung("killed and not dead after %d s: the driver may hold it" % _SECONDS_TO_DIE)
             self._tell("-", process.pid)
+            pipe = _place(environment, "CUDA_COREDUMP_PIPE", process)
+            if os.path.exists(pipe):
+                os.remove(pipe)
 
     def _wait(self, process, output, seconds, quiet_seconds):
         end = time.monotonic() + seconds

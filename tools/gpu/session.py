@@ -42,9 +42,10 @@ class NotHere(Exception):
 class Crash:
     """A run of one of our programs that somebody should look into."""
 
-    def __init__(self, name, command, hung=False, wrong=False):
+    def __init__(self, name, command, hung=False, wrong=False, dump=None):
         self.name, self.command = name, command
         self.hung, self.wrong = hung, wrong  # it did not end; it ended with a wrong result
+        self.dump = dump  # what the GPU did when it was given up, if that is known
 
 
 def shorten(text, most=_MOST_TEXT):
@@ -275,7 +276,7 @@ class Session:
         with open(log, "a" if append else "w") as output:
             offset = os.fstat(output.fileno()).st_size
             try:
-                code = self._processes.run(command, output, variables, limit_here, quiet)
+                code = self._processes.run(command, output, variables, limit_here, quiet, dumps=limit_here == limit)
             except OSError as error:
                 raise Failure("%s does not start: %s" % (command[0], error.strerror))
             except Hung as hung:
@@ -286,7 +287,8 @@ class Session:
                 if limit_here < limit and time.monotonic() - begin >= limit_here:
                     raise OutOfTime("stopped after %.0f s, when time was up, %s" % (limit_here, shorten(where, 200)))
                 raise Failure("%s, %s" % (hung, shorten(where, 300)),
-                              again=[Crash(os.path.basename(command[0]), command, hung=True)] if ours else [])
+                              again=[Crash(os.path.basename(command[0]), command, hung=True, dump=hung.dump)]
+                              if ours else [])
         if self._stopped and code != 0:
             raise OutOfTime(self._stopped)
         return Ran(command, code, log, offset, begin)
