@@ -192,6 +192,35 @@ TEST(OpTrafficTest, GeluAndBiasesInProductsTakeOffLaunchesAndBytes) {
   EXPECT_EQ(RowsBesideProducts(backward), 28);
 }
 
+// The loss reads the logits in two passes and writes their gradient over them in the second. Of 64
+// columns 50 are words. A token has three numbers of four bytes besides.
+TEST(OpTrafficTest, TheLossReadsTheLogitsTwiceAndWritesThemOnce) {
+  constexpr double kColumns = 2 * 64, kWords = 2 * 50, kNumber = 4;
+  const Table step = OfStep(Gpt2(), 2);
+  Print("a step of two layers of GPT-2", step);
+  const Traffic statistics = step.at("CrossEntropyStatistics"), loss = step.at("CrossEntropyLoss"),
+                gradient = step.at("CrossEntropyBackward");
+  for (const Traffic& op : {statistics, loss, gradient}) EXPECT_EQ(op.launches, 1);
+  EXPECT_LE(statistics.read, kWords);
+  EXPECT_LE(statistics.written, 3 * kNumber);
+  EXPECT_LE(loss.read, 3 * kNumber);
+  EXPECT_LE(loss.written, kNumber);
+  EXPECT_LE(gradient.read, kColumns + 2 * kNumber);
+  EXPECT_LE(gradient.written, kColumns);
+}
+
+// A parameter in bf16 has a gradient, two moments and a main weight of four bytes, which are read;
+// the last three and the parameter are written.
+TEST(OpTrafficTest, TheOptimizerPassesOverEachParameterOnce) {
+  constexpr double kFfn = 4 * kHidden, kNorms = 2 * 2 * kHidden,
+                   kAttention = (3 * kHidden + kHidden) * (kHidden + 1.0),
+                   kMlp = 2 * kFfn * kHidden + kFfn + kHidden;
+  const Table layer = OfLayer(Gpt2());
+  EXPECT_GT(layer.at("AdamWUpdate").other, 0);
+  EXPECT_LE(static_cast<double>(layer.at("AdamWUpdate").other),
+            1.01 * (4 * 4 + 3 * 4 + 2) * (kNorms + kAttention + kMlp));
+}
+
 // The convolution and the norm are computed again in backward. States, and their gradients, pass
 // from chunk to chunk in launches of their own, also where sequences have one chunk.
 TEST(OpTrafficTest, LayersWithAStateLaunchNoMoreThanThis) {
