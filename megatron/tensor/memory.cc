@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "megatron/base/aligned_memory.h"
+#include "megatron/base/out_of_memory.h"
 #include "megatron/base/round_up.h"
 #include "megatron/tensor/cuda_device.h"
 
@@ -56,7 +57,7 @@ Buffer::Buffer(Device device, int64_t bytes, const std::string& name, MemoryLedg
   }
   if (device.type == DeviceType::kCpu && bytes > 0) {
     data_ = AllocateAligned(Aligned(bytes), kAlignment);
-    CHECK(data_ != nullptr) << "out of memory: " << bytes << " bytes for " << name;
+    if (data_ == nullptr) EndForWantOfMemory(Aligned(bytes), name.c_str());
     std::memset(data_, 0, Aligned(bytes));
   }
   if (ledger_ != nullptr) ledger_->Add(name_, bytes_);

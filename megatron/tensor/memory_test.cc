@@ -23,6 +23,14 @@ TEST(MemoryLedgerTest, KnowsWhoHeldWhatAtThePeak) {
   EXPECT_DEATH(ledger.Remove("staging", 21), "staging");
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers have messages of their own.
+TEST(BufferTest, SaysForWhatThereIsNoMemory) {
+  EXPECT_DEATH(Buffer({}, int64_t{1} << 60, "master weights", nullptr),
+               "error: out of memory: .* for master weights; this process has ");
+}
+#endif
+
 TEST(BufferTest, IsZeroedAlignedAndEnteredWhileItLives) {
   MemoryLedger ledger;
   {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
+#include "megatron/base/out_of_memory.h"
 #include "megatron/base/standard_streams.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/command_line/command_line.h"
@@ -105,6 +106,7 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
   absl::InitializeSymbolizer(argv[0]);
   google::InitGoogleLogging(argv[0]);
   signal(SIGPIPE, SIG_IGN);  // training does not end with its reader
+  SetExitCodeForWantOfMemory(kExitConfig);
   PrepareForLimits();
   FLAGS_logtostderr = true;
   CheckOwnSections();

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "glog/logging.h"
 #include "megatron/base/aligned_memory.h"
+#include "megatron/base/out_of_memory.h"
 
 namespace megatron::ops {
 namespace {
@@ -19,7 +19,7 @@ class Block {
       std::free(data_);
       const int64_t bytes = count * int64_t{sizeof(float)};
       data_ = static_cast<float*>(AllocateAligned(bytes, kAlignment));
-      CHECK(data_ != nullptr) << "no memory for a workspace of " << bytes << " bytes";
+      if (data_ == nullptr) EndForWantOfMemory(bytes, "a workspace of kernels");
       count_ = count;
     }
     return data_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "megatron/base/out_of_memory.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
@@ -274,6 +275,9 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     rank_.console->PrintLine(absl::StrFormat(
         "first step done %.2f s after %s", absl::ToDoubleSeconds(SteadyNow() - begin),
         run_.going_on ? "the ranks before had ended" : "the start"));
+    // What the run needs has been there, and may be again: launchers start it once more. The signal
+    // of an abort tells a process that has failed from others that only miss it.
+    SetExitCodeForWantOfMemory(options().ranks.processes ? kAbortForWantOfMemory : kExitPeerLost);
   }
   CountSkipped(*report);
   DetectEmptySums(*report);
