@@ -59,11 +59,16 @@ absl::StatusOr<std::vector<GpuShare>> RunPreparation::GpusToCheck(const RunOptio
   return std::vector<GpuShare>{mine};
 }
 
-absl::Status RunPreparation::CheckResources(const RunOptions& options, const RunPlan& plan) const {
-  const int ranks_here = process_.RanksHere(options);
+absl::Status RunPreparation::CheckLimitsHere(const RunOptions& options, const RunPlan& plan) const {
   std::optional<int> rank;
   if (process_.one_of_several()) rank = process_.launch().rank;
-  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckLimits(LimitsOfThisProcess(), options, plan, rank)));
+  return process_.Agree(
+      CheckLimits(LimitsOfThisProcess(), options, plan, process_.RanksHere(options), rank));
+}
+
+absl::Status RunPreparation::CheckResources(const RunOptions& options, const RunPlan& plan) const {
+  const int ranks_here = process_.RanksHere(options);
+  MEGATRON_RETURN_IF_ERROR(CheckLimitsHere(options, plan));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<GpuShare> gpus, process_.Agree(GpusToCheck(options)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here, gpus)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
@@ -142,6 +147,10 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
                             process_.Agree(OpenData(*run.fs, options.data, *run.tokenizer)));
   MEGATRON_ASSIGN_OR_RETURN(run.training.tasks,
                             process_.Agree(OpenTasks(*run.fs, options.tasks, *run.tokenizer)));
+  // What data take is in use by now, with the addresses of files that are mapped.
+  RunPlan plan_of_ranks = run.plan;
+  plan_of_ranks.data_bytes = 0;
+  MEGATRON_RETURN_IF_ERROR(CheckLimitsHere(options, plan_of_ranks));
   const std::string& fingerprint = run.training.data.fingerprint;
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);

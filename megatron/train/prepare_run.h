@@ -66,7 +66,9 @@ class RunPreparation {
   absl::StatusOr<PretrainRun> Prepare(AcceptedRun* accepted);
 
  private:
-  // Checks that memory, disks and the process's limits suffice. Collective over the processes.
+  // Checks that the process's limits suffice. Collective over the processes.
+  absl::Status CheckLimitsHere(const RunOptions& options, const RunPlan& plan) const;
+  // The same for memory and disks, too.
   absl::Status CheckResources(const RunOptions& options, const RunPlan& plan) const;
   // Returns the GPUs whose memory this process compares with the plan, with the ranks that have
   // them: one of several its own, else all of this machine; none on the CPU. Collective over the

@@ -92,6 +92,37 @@ TEST_F(PretrainLimitsTest, ALimitOfAddressesIsToldAtTheStartAndByADryRun) {
       << memory["shortages"];
 }
 
+// Whatever a limit leaves, threads' stacks and workspaces are counted: no run ends by a signal.
+TEST_F(PretrainLimitsTest, BehindAnyLimitOfAddressesARunIsRefusedOrTrains) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer takes more addresses than any limit leaves";
+#endif
+  const Arguments alone = {"--set=system.num_threads=2", "--set=train.train_iters=4"};
+  const Arguments processes =
+      Joined(alone, {"--set=parallel.data_parallel_size=2", "--set=parallel.ranks_as=processes"});
+  const Arguments threads = Joined(alone, {"--set=parallel.tensor_model_parallel_size=2"});
+  for (const Arguments& arguments : {alone, processes, threads}) {
+    int refused = 0, trained = 0;
+    for (const int kibibytes : {40000, 60000, 90000, 500000}) {
+      SCOPED_TRACE(absl::StrCat(absl::StrJoin(arguments, " "), ", ", kibibytes));
+      const std::string limit = absl::StrCat("ulimit -v ", kibibytes);
+      const Outcome outcome = RunBehind(limit, arguments);
+      const Json plan = Parsed(RunBehind(limit, Joined(arguments, {"--dry_run", "--json"})));
+      if (outcome.exit_code == kExitDone) {
+        ++trained;
+        EXPECT_EQ(plan["memory"]["fits"], true) << plan["memory"];
+      } else {
+        ++refused;
+        EXPECT_EQ(outcome.exit_code, kExitConfig) << outcome.output;
+        ExpectSays(outcome, {"error: a process of the run allocates up to ", " threads, "});
+        EXPECT_EQ(plan["memory"]["fits"], false) << plan["memory"];
+      }
+    }
+    EXPECT_GT(refused, 0);
+    EXPECT_GT(trained, 0);
+  }
+}
+
 TEST_F(PretrainLimitsTest, ALimitOfOpenFilesIsToldBeforeRanksMeet) {
   const Outcome outcome = RunBehind(
       "ulimit -n 64",

@@ -58,7 +58,7 @@ int PrintPlan(const PretrainCommand& command) {
     const int devices = static_cast<int>(machine.gpu_bytes.size());
     if (const int ranks = RanksPlannedHere(planned->options, devices); ranks > 0) {
       const RunOptions& options = planned->options;
-      const absl::Status limits = CheckLimits(LimitsOfThisProcess(), options, planned->plan,
+      const absl::Status limits = CheckLimits(LimitsOfThisProcess(), options, planned->plan, ranks,
                                               /*rank=*/std::nullopt);
       machine.limit_refusal = std::string(limits.message());
       const absl::Status disk = CheckDisk(PosixFileSystem(), options, planned->plan, ranks);

@@ -1,6 +1,8 @@
 #include "megatron/train/preflight/check_limits.h"
 
 #include <dirent.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,11 +10,16 @@
 #include <csignal>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/layers/transformer_options.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/train/batches/micro_batch_packer.h"
 
 namespace megatron {
 namespace {
@@ -47,6 +54,17 @@ int64_t AddressBytesInUse() {
   int64_t pages = 0;
   statm >> pages;
   return pages * sysconf(_SC_PAGESIZE);
+}
+
+// Returns the addresses of a new thread's stack, with the page that guards it.
+int64_t StackBytes() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes) != 0) return 0;
+  size_t stack = 0, guard = 0;
+  pthread_attr_getstacksize(&attributes, &stack);
+  pthread_attr_getguardsize(&attributes, &guard);
+  pthread_attr_destroy(&attributes);
+  return static_cast<int64_t>(stack + guard);
 }
 
 // Returns 0 if the system does not tell.
@@ -86,19 +104,133 @@ int64_t LongestOfProcess(const RunPlan& plan, std::optional<int> rank, const Byt
   return longest;
 }
 
-absl::Status CheckAddresses(const ProcessLimits& limits, const RunOptions& options,
-                            const RunPlan& plan, std::optional<int> rank) {
+// Blocks of this size and more begin at a multiple of it, for the sake of large pages.
+constexpr int64_t kLargeBlock = int64_t{2} << 20;
+// The largest workspace that kernels have for a thread's share of a loop.
+constexpr int64_t kWorkspaceOfThread = int64_t{5} << 20;
+// The most sums of each column that kernels keep apart.
+constexpr int64_t kMostColumnSums = 128;
+// Memory of what the program and a rank keep in lists, messages, and what is being saved.
+constexpr int64_t kListsOfProcess = int64_t{16} << 20, kListsOfRank = int64_t{8} << 20;
+// A token of a sample, with its label, its weight and its position.
+constexpr int64_t kBytesOfToken = 32;
+
+int64_t WithLargePages(int64_t bytes) { return bytes < kLargeBlock ? bytes : bytes + kLargeBlock; }
+
+int64_t ThreadsOfPool(const RunOptions& options, int ranks_here) {
+  return std::max(1, options.num_threads / std::max(1, ranks_here));
+}
+
+// Returns the number of sources of samples that a rank reads.
+int64_t SourcesOf(const RunOptions& options) {
+  constexpr int64_t kTrainingAndTest = 2;
+  const int64_t validation = options.data.multiple_validation_sets
+                                 ? static_cast<int64_t>(options.data.valid_data_path.size())
+                                 : 0;
+  return kTrainingAndTest + std::max<int64_t>(1, validation) +
+         static_cast<int64_t>(options.tasks.files.size());
+}
+
+int64_t ReadersOf(const RunOptions& options) {
+  // The ranks of a cube read what its inner layers need besides.
+  return (options.parallel.tensor_cube ? 2 : 1) * SourcesOf(options);
+}
+
+// Returns the most threads that a rank has, its own among them.
+int64_t ThreadsOfRank(const RunOptions& options, const RankPlan& stage, int ranks_here) {
+  constexpr int64_t kBlocksOfFile = 32;  // at once, each by a thread without io_uring
+  const CheckpointOptions& checkpoint = options.checkpoint;
+  const int64_t pool = ThreadsOfPool(options, ranks_here);
+  int64_t threads = pool + stage.lanes + ReadersOf(options) * options.trainer.packing.num_workers;
+  threads += checkpoint.async_save && !checkpoint.save.empty() ? 1 : 0;
+  // One writes, and one gives others what they lack at the start.
+  threads += checkpoint.local_save.empty() ? 0 : 2;
+  threads += stage.file_bytes > 0 ? kBlocksOfFile : 0;
+  threads += stage.weight_file_bytes > 0 ? kBlocksOfFile : 0;
+  // Those that update states in host memory, and the one that watches NCCL.
+  if (options.device == DeviceType::kCuda)
+    threads += (options.trainer.host_fraction > 0 ? pool : 0) + 1;
+  return threads;
+}
+
+// Returns the most threads that a process has besides those of its ranks.
+int64_t ThreadsOfProcess(const RunOptions& options, int64_t world_size) {
+  int64_t threads = 1;  // the main thread, whose stack grows
+  // A thread watches the ranks. Processes have the store, connections for data and for control, and
+  // at the start one that takes these.
+  if (world_size > 1) threads += options.ranks.processes ? 5 : 1;
+  constexpr int64_t kConnections = 16;
+  threads += options.loop.metrics_port >= 0 ? 1 + kConnections : 0;
+  threads += options.loop.on_event.empty() ? 0 : 1;
+  return threads;
+}
+
+// Returns the addresses of workspaces that kernels share out among the threads of a rank's pool.
+int64_t SharedWorkspace(const RunOptions& options) {
+  const TransformerOptions& layer = options.trainer.model.transformer;
+  const int64_t wide =
+      std::max(3 * layer.hidden_size, (layer.gated ? 2 : 1) * layer.ffn_hidden_size);
+  int64_t floats = kMostColumnSums * wide;
+  if (layer.float8.enabled) {
+    // Products decode both matrices, and round their result.
+    const PackerOptions& packing = options.trainer.packing;
+    const int64_t tokens = packing.layout.micro_batch_size * packing.seq_length;
+    floats = std::max(floats, 2 * tokens * wide + layer.hidden_size * wide);
+  }
+  return WithLargePages(floats * static_cast<int64_t>(sizeof(float)));
+}
+
+// Returns the addresses that a rank takes besides its threads' stacks and what is planned.
+int64_t BesidePlan(const RunOptions& options, const RankPlan& stage, int ranks_here) {
   const bool on_gpus = options.device == DeviceType::kCuda;
-  const int64_t planned =
-      plan.data_bytes + OfProcess(options, plan, rank, [&](const RankPlan& stage) {
-        return stage.host_bytes() + (on_gpus ? 0 : stage.total_bytes());
-      });
-  if (!limits.address_bytes.has_value() || planned <= *limits.address_bytes)
-    return absl::OkStatus();
+  const PackerOptions& packing = options.trainer.packing;
+  const int64_t samples =
+      ReadersOf(options) * (packing.num_workers + 1) * packing.layout.micro_batch_size;
+  int64_t bytes = kListsOfRank + SharedWorkspace(options) +
+                  ThreadsOfPool(options, ranks_here) * (kWorkspaceOfThread + kLargeBlock) +
+                  samples * packing.seq_length * kBytesOfToken;
+  // The room in front of each block, of which activations have one for each micro-batch in flight.
+  const auto add_room = [&](const std::map<std::string, int64_t>& memory) {
+    for (const auto& [name, held] : memory) bytes += held < kLargeBlock ? 0 : kLargeBlock;
+  };
+  add_room(stage.host_memory);
+  if (on_gpus) return bytes;
+  add_room(stage.memory);
+  for (const std::vector<SlotSizes>& chunks : {stage.sizes.slots, stage.sizes.deferred}) {
+    for (const SlotSizes& slots : chunks)
+      bytes += slots.bytes < kLargeBlock ? 0 : slots.count * kLargeBlock;
+  }
+  return bytes;
+}
+
+absl::Status CheckAddresses(const ProcessLimits& limits, const RunOptions& options,
+                            const RunPlan& plan, int ranks_here, std::optional<int> rank) {
+  if (!limits.address_bytes.has_value()) return absl::OkStatus();
+  const bool on_gpus = options.device == DeviceType::kCuda;
+  const auto of_process = [&](const auto& of_rank) {
+    return OfProcess(options, plan, rank, of_rank);
+  };
+  const int64_t planned = plan.data_bytes + of_process([&](const RankPlan& stage) {
+                            return stage.host_bytes() + (on_gpus ? 0 : stage.total_bytes());
+                          });
+  const int64_t world_size = plan.ranks_per_stage * static_cast<int64_t>(plan.stages.size());
+  const int64_t threads =
+      ThreadsOfProcess(options, world_size) +
+      of_process([&](const RankPlan& stage) { return ThreadsOfRank(options, stage, ranks_here); });
+  const int64_t stacks = threads * limits.stack_bytes;
+  const int64_t beside = kListsOfProcess + of_process([&](const RankPlan& stage) {
+                           return BesidePlan(options, stage, ranks_here);
+                         });
+  const int64_t all = planned + stacks + beside;
+  if (all <= *limits.address_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "a process of the run allocates ", FormatBytes(planned),
-      " and the limit of its addresses (ulimit -v) leaves ", FormatBytes(*limits.address_bytes),
-      "; raise the limit (ulimit -v unlimited). --dry_run says what takes it"));
+      "a process of the run allocates up to ", FormatBytes(all), ": ", FormatBytes(planned),
+      " for what is planned, ", FormatBytes(stacks), " for the stacks of ", threads, " threads, ",
+      FormatBytes(beside),
+      " for workspaces and the like; the limit of its addresses (ulimit -v) leaves ",
+      FormatBytes(*limits.address_bytes),
+      "; raise the limit (ulimit -v unlimited). --dry_run says what is planned; a smaller "
+      "system.num_threads or data.num_workers takes fewer stacks"));
 }
 
 absl::Status CheckFile(const ProcessLimits& limits, const char* field, const char* file,
@@ -117,12 +249,13 @@ ProcessLimits LimitsOfThisProcess() {
   limits.address_bytes = Left(LimitOf(RLIMIT_AS), AddressBytesInUse());
   limits.file_bytes = LimitOf(RLIMIT_FSIZE);
   limits.open_files = Left(LimitOf(RLIMIT_NOFILE), OpenFiles());
+  limits.stack_bytes = StackBytes();
   return limits;
 }
 
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
-                         const RunPlan& plan, std::optional<int> rank) {
-  MEGATRON_RETURN_IF_ERROR(CheckAddresses(limits, options, plan, rank));
+                         const RunPlan& plan, int ranks_here, std::optional<int> rank) {
+  MEGATRON_RETURN_IF_ERROR(CheckAddresses(limits, options, plan, ranks_here, rank));
   const auto longest = [&](const auto& bytes_of) { return LongestOfProcess(plan, rank, bytes_of); };
   MEGATRON_RETURN_IF_ERROR(CheckFile(
       limits, "optimizer.optimizer_offload_path", "file of states", options.trainer.state_directory,
@@ -153,6 +286,12 @@ absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size) {
 
 void PrepareForLimits() {
   std::signal(SIGXFSZ, SIG_IGN);
+  if (LimitOf(RLIMIT_AS).has_value()) {
+    // An arena of each thread would reserve 64 MiB, and large blocks that are given back would stay
+    // in it. A steady step allocates nothing, so that no threads wait for the one that is left.
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  }
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   const rlim_t wanted = std::min(limit.rlim_max, kMostOpenFiles);

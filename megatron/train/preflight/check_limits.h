@@ -17,16 +17,19 @@ struct ProcessLimits {
   std::optional<int64_t> address_bytes;  // addresses, ulimit -v, besides those in use
   std::optional<int64_t> file_bytes;     // the length of its longest file, ulimit -f
   std::optional<int64_t> open_files;     // ulimit -n, besides those that are open
+  int64_t stack_bytes = 0;               // addresses that each new thread takes for its stack
 };
 
 ProcessLimits LimitsOfThisProcess();
 
-// Checks that limits leave enough for the memory that is planned for this process and for the
-// longest file that it would write. `rank` is its rank, if it is one of several; else the limits
-// are those of a process with all ranks or, where each rank is a process, of each of them. What
-// threads and libraries take besides is not counted.
+// Checks that limits leave enough for the addresses that this process takes and for the longest file
+// that it would write. `rank` is its rank, if it is one of several; else the limits are those of a
+// process with all ranks or, where each rank is a process, of each of them. This machine runs
+// `ranks_here` ranks, which share the threads out. Addresses are those of what is planned, of all
+// threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA and its libraries
+// take, and files that are mapped, are not counted.
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
-                         const RunPlan& plan, std::optional<int> rank);
+                         const RunPlan& plan, int ranks_here, std::optional<int> rank);
 
 // Checks that one of `world_size` processes, which has connections to every other, may open these
 // and the other files of a run.
@@ -34,7 +37,8 @@ absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size);
 
 // Makes this process ready for its limits: a file at the limit of its length is an error of the
 // write (EFBIG) and no longer a signal that ends the process, and as many files may be open as the
-// hard limit allows, up to 65,536.
+// hard limit allows, up to 65,536. Where addresses are limited, threads reserve none for memory that
+// they may ask for later. To be called before threads are started.
 void PrepareForLimits();
 
 }  // namespace megatron

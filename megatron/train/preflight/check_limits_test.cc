@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -37,35 +38,118 @@ RunPlan TwoStages() {
   return plan;
 }
 
-ProcessLimits Addresses(int64_t bytes) {
+// Two ranks of each stage share the machine.
+constexpr int kRanksHere = 4;
+
+absl::Status Check(const ProcessLimits& limits, const RunOptions& options, const RunPlan& plan,
+                   std::optional<int> rank = std::nullopt) {
+  return CheckLimits(limits, options, plan, kRanksHere, rank);
+}
+
+// Returns the least addresses with which a process is not refused.
+int64_t LeastAddresses(const RunOptions& options, const RunPlan& plan,
+                       std::optional<int> rank = std::nullopt, int64_t stack_bytes = 0) {
   ProcessLimits limits;
-  limits.address_bytes = bytes;
-  return limits;
+  limits.stack_bytes = stack_bytes;
+  int64_t least = 0;
+  for (int64_t step = int64_t{1} << 50; step > 0; step /= 2) {
+    limits.address_bytes = least + step - 1;
+    if (!Check(limits, options, plan, rank).ok()) least += step;
+  }
+  return least;
+}
+
+// Returns the number of stacks for which a process needs addresses.
+int64_t Threads(const RunOptions& options, const RunPlan& plan,
+                std::optional<int> rank = std::nullopt) {
+  constexpr int64_t kStack = int64_t{8} << 20;
+  return (LeastAddresses(options, plan, rank, kStack) - LeastAddresses(options, plan, rank)) /
+         kStack;
 }
 
 TEST(CheckLimitsTest, AProcessNeedsAddressesForItsRanks) {
   const RunPlan plan = TwoStages();
+  RunPlan nothing = plan;
+  nothing.stages[0].memory.clear();
+  nothing.stages[0].host_memory.clear();
+  nothing.stages[1].memory.clear();
   RunOptions options;
-  EXPECT_THAT(CheckLimits({}, options, plan, std::nullopt), IsOk());
+  EXPECT_THAT(Check({}, options, plan), IsOk());
   // All ranks are threads.
-  EXPECT_THAT(CheckLimits(Addresses(8192), options, plan, std::nullopt), IsOk());
-  EXPECT_THAT(CheckLimits(Addresses(8191), options, plan, std::nullopt),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("allocates 8.00 KiB"), HasSubstr("(ulimit -v)"),
-                             HasSubstr("leaves 8.00 KiB"))));
+  const auto planned = [&](std::optional<int> rank = std::nullopt) {
+    return LeastAddresses(options, plan, rank) - LeastAddresses(options, nothing, rank);
+  };
+  EXPECT_EQ(planned(), 8192);
   // Each is a process.
   options.ranks.processes = true;
-  EXPECT_THAT(CheckLimits(Addresses(3072), options, plan, std::nullopt), IsOk());
-  EXPECT_THAT(CheckLimits(Addresses(3071), options, plan, std::nullopt),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allocates 3.00 KiB")));
-  EXPECT_THAT(CheckLimits(Addresses(1024), options, plan, /*rank=*/2), IsOk());
-  EXPECT_THAT(CheckLimits(Addresses(1024), options, plan, /*rank=*/1),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allocates 3.00 KiB")));
+  EXPECT_EQ(planned(), 3072);
+  EXPECT_EQ(planned(/*rank=*/2), 1024);
+  EXPECT_EQ(planned(/*rank=*/1), 3072);
   // On GPUs it is host memory alone.
   options.device = DeviceType::kCuda;
-  EXPECT_THAT(CheckLimits(Addresses(1024), options, plan, /*rank=*/1), IsOk());
-  EXPECT_THAT(CheckLimits(Addresses(1023), options, plan, /*rank=*/1),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allocates 1.00 KiB")));
+  EXPECT_EQ(planned(/*rank=*/1), 1024);
+  EXPECT_EQ(planned(/*rank=*/2), 0);
+}
+
+TEST(CheckLimitsTest, TheMessageHasWhatTakesAddresses) {
+  RunPlan plan = TwoStages();
+  plan.data_bytes = int64_t{1} << 40;
+  ProcessLimits limits;
+  limits.address_bytes = 4096;
+  limits.stack_bytes = int64_t{1} << 20;
+  EXPECT_THAT(Check(limits, RunOptions(), plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("allocates up to 1.00 TiB: 1.00 TiB for what is planned, "
+                                       "6.00 MiB for the stacks of 6 threads, "),
+                             HasSubstr("(ulimit -v) leaves 4.00 KiB; raise the limit"))));
+}
+
+TEST(CheckLimitsTest, EveryThreadNeedsAddressesForItsStack) {
+  RunPlan plan = TwoStages();
+  RunOptions options;
+  // The main thread, the one that watches, and one for each rank.
+  EXPECT_EQ(Threads(options, plan), 6);
+  options.ranks.processes = true;
+  const int64_t one = Threads(options, plan);
+  EXPECT_EQ(one, Threads(options, plan, /*rank=*/3));
+  const auto expect_more = [&](int64_t more) {
+    EXPECT_EQ(Threads(options, plan, /*rank=*/0), one + more);
+  };
+  options.num_threads = 8 * kRanksHere;  // of which each rank has its share
+  expect_more(7);
+  options.num_threads = 1;
+  plan.stages[0].lanes = 3;
+  expect_more(3);
+  EXPECT_EQ(Threads(options, plan, /*rank=*/3), one);
+  plan.stages[0].lanes = 0;
+  plan.stages[0].file_bytes = 1;
+  expect_more(32);
+  plan.stages[0].file_bytes = 0;
+  options.trainer.packing.num_workers = 2;  // for the samples of each of three parts
+  expect_more(6);
+  options.trainer.packing.num_workers = 0;
+  options.checkpoint.save = "/saved";
+  expect_more(0);
+  options.checkpoint.async_save = true;
+  expect_more(1);
+  options.loop.on_event = "true";
+  expect_more(2);
+}
+
+TEST(CheckLimitsTest, BlocksOfLargePagesAndWorkspacesNeedAddresses) {
+  constexpr int64_t kMebibyte = 1 << 20;
+  RunPlan plan = TwoStages();
+  RunOptions options;
+  options.ranks.processes = true;
+  const int64_t before = LeastAddresses(options, plan, /*rank=*/0);
+  // A block begins at a multiple of 2 MiB, and each micro-batch in flight has one.
+  plan.stages[0].memory["weights"] += 4 * kMebibyte;
+  EXPECT_EQ(LeastAddresses(options, plan, /*rank=*/0), before + 6 * kMebibyte);
+  plan.stages[0].sizes.slots = {{3, 4 * kMebibyte, 0}};
+  EXPECT_EQ(LeastAddresses(options, plan, /*rank=*/0), before + 12 * kMebibyte);
+  // A pool's threads have workspaces of up to 5 MiB.
+  options.num_threads = 2 * kRanksHere;
+  EXPECT_EQ(LeastAddresses(options, plan, /*rank=*/0), before + 19 * kMebibyte);
 }
 
 TEST(CheckLimitsTest, EachFileHasToBeAllowedItsLength) {
@@ -80,25 +164,25 @@ TEST(CheckLimitsTest, EachFileHasToBeAllowedItsLength) {
   options.checkpoint.save = "/saved";
   ProcessLimits limits;
   limits.file_bytes = 4096;
-  EXPECT_THAT(CheckLimits(limits, options, plan, std::nullopt), IsOk());
+  EXPECT_THAT(Check(limits, options, plan), IsOk());
   limits.file_bytes = 4095;
-  EXPECT_THAT(CheckLimits(limits, options, plan, std::nullopt),
+  EXPECT_THAT(Check(limits, options, plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("checkpoint.save: a rank's shard of a checkpoint in "
                                        "'/saved' has 4.00 KiB"),
                              HasSubstr("(ulimit -f)"))));
   // Those of other ranks are others' matter, and only the first of a stage is known to have it all.
-  EXPECT_THAT(CheckLimits(limits, options, plan, /*rank=*/0), IsOk());
-  EXPECT_THAT(CheckLimits(limits, options, plan, /*rank=*/2),
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/0), IsOk());
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/2),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'/saved'")));
-  EXPECT_THAT(CheckLimits(limits, options, plan, /*rank=*/3), IsOk());
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/3), IsOk());
   limits.file_bytes = 2047;
-  EXPECT_THAT(CheckLimits(limits, options, plan, /*rank=*/3),
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/3),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("parallel.param_offload_path: a rank's file of weights in "
                                  "'/weights' has 2.00 KiB")));
   limits.file_bytes = 1000;
-  EXPECT_THAT(CheckLimits(limits, options, plan, /*rank=*/0),
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/0),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("optimizer.optimizer_offload_path"), HasSubstr("'/states'"),
                              HasSubstr("more than 1000 B"))));
@@ -156,6 +240,7 @@ TEST(ProcessLimitsTest, AreThoseOfTheSystemWithoutWhatIsUsed) {
   ASSERT_TRUE(limits.open_files.has_value());
   EXPECT_LE(*limits.open_files, 97);  // three are the standard streams
   EXPECT_GT(*limits.open_files, 0);
+  EXPECT_GT(limits.stack_bytes, 0);
 }
 
 TEST(PrepareForLimitsTest, AFileAtItsLimitIsAnErrorOfTheWrite) {

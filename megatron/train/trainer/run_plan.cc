@@ -55,8 +55,20 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
   return count;
 }
 
-// Adds what the groups with hierarchical collectives take: the communicators of both levels, and
-// scratch memory where gradients are reduced.
+// Counts the threads that the trainer gives calls which run beside computing.
+int CountLanes(const TrainerOptions& options, const ProcessGroups& groups) {
+  ProcessGroups mine = groups;
+  int count = static_cast<int>(GroupsWithLanes(options.model.transformer, &mine).size());
+  // One is for gradients that leave for the host.
+  const DataParallelOptions& data = options.data_parallel;
+  if (data.overlap_grad_reduce || data.overlap_param_gather)
+    count += options.gradients_on_host ? 2 : 1;
+  if (options.outer.sync_delay > 0) ++count;
+  return count;
+}
+
+// Adds what the groups with hierarchical collectives take: the communicators of both levels, their
+// lanes, and scratch memory where gradients are reduced.
 void AddHierarchical(const RunOptions& options, const RankGrid& dense, const RankGrid& expert,
                      int rank, RankPlan* plan) {
   using Groups = ProcessGroups;
@@ -71,6 +83,7 @@ void AddHierarchical(const RunOptions& options, const RankGrid& dense, const Ran
          group != &Groups::expert_data_replicas) ||
         options.trainer.model.transformer.moe.num_experts > 0;
     plan->communicators += reduces && overlaps ? 4 : 2;
+    plan->lanes += reduces && overlaps ? 2 : 1;
     if (reduces && has_weights)
       plan->memory["hierarchical collectives"] += HierarchicalScratchBytes(dense.ranks_per_host());
   }
@@ -116,6 +129,7 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
                                             groups, {}, Stream::Meta(), &ledger));
   RankPlan plan;
   plan.communicators = CountCommunicators(options.trainer, groups);
+  plan.lanes = CountLanes(options.trainer, groups);
   plan.sizes = trainer->Measure();
   plan.activations = trainer->MeasuredActivations();
   for (const auto& [name, held] : ledger.AtPeak()) {

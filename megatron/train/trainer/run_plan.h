@@ -24,6 +24,7 @@ struct RankPlan {
   int64_t parameters = 0;  // parameters that this rank holds
   int64_t frozen = 0;      // those of them that optimizer.freeze keeps as they are
   int communicators = 0;   // communicators with other ranks, if by NCCL
+  int lanes = 0;           // threads that communicate beside computing, on the CPU
   std::vector<int> ranks;  // all ranks of this stage, ascending, which are alike
   StageMemorySizes sizes;
   std::map<std::string, int64_t> memory;       // bytes on the device by kind
