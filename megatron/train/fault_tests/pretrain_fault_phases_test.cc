@@ -194,6 +194,33 @@ TEST_F(PretrainFaultPhasesTest, FaultsAreReportedInTimeAndNoProcessStays) {
               absl::FormatDuration(slowest()).c_str());
 }
 
+// A step has two passes forward.
+TEST_F(PretrainFaultPhasesTest, WithoutMemoryOrThreadsAProcessEndsWithALineAndACode) {
+  const std::string log = Path("log.txt");
+  const auto run = [&](Arguments command, const std::string& fault) {
+    EXPECT_TRUE(PosixFileSystem().RemoveTree(Path("save")).ok());
+    command[0] = ProgramPath("megatron/train/fault_tests/pretrain_gpt_with_faults");
+    return FinishProgram(StartProgram(command, log, {{"MEGATRON_TEST_FAULT", fault}}), log);
+  };
+  for (const std::string kind : {"no_memory", "no_thread"}) {
+    const std::string line =
+        absl::StrCat("error: the system ",
+                     kind == "no_memory" ? "gives this program no more memory" : "starts no more");
+    const auto expect = [&](const Outcome& outcome, int code) {
+      EXPECT_EQ(outcome.exit_code, code) << outcome.output;
+      EXPECT_EQ(CountOf(outcome.output, line), 1) << outcome.output;
+      EXPECT_FALSE(absl::StrContains(outcome.output, "terminate called")) << outcome.output;
+    };
+    expect(run(Command({}), kind + " forward 0 1"), kExitConfig);
+    expect(run(Command({}), kind + " forward 0 6"), kExitPeerLost);
+    // The rank is known as the one that failed, and the run may be started again.
+    const Outcome several =
+        run(CommandFor({{kind, false, {}}, "forward", false}), kind + " forward 2 6");
+    expect(several, kExitPeerLost);
+    EXPECT_TRUE(absl::StrContains(several.output, "rank 2 of world (")) << several.output;
+  }
+}
+
 TEST_F(PretrainFaultPhasesTest, ARankThatStaysBehindIsNamedByTheLauncher) {
   for (const std::string kind : {"stop", "hang"}) {
     const std::string log = Path("log.txt");

@@ -1,7 +1,8 @@
 // pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2
 // hang when it begins the sixth piece of work of the phase "update". The phase "end" comes after
-// all others: only the end of the process is left to do. "flip", "nan" (once) and "flip_always",
-// from that piece on, change a gradient of the rank, in the phase "reduce".
+// all others: only the end of the process is left to do. "no_memory" and "no_thread" throw what the
+// standard library does where the system has no more of them. "flip", "nan" (once) and
+// "flip_always", from that piece on, change a gradient of the rank, in the phase "reduce".
 
 #include <linux/filter.h>
 #include <signal.h>
@@ -12,8 +13,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
@@ -86,6 +89,9 @@ class Fault {
     if (kind_ == "stop") raise(SIGSTOP);
     if (kind_ == "deaf") TurnDeaf();
     if (kind_ == "mismatch") CallSomethingElse(world);
+    if (kind_ == "no_memory") throw std::bad_alloc();
+    if (kind_ == "no_thread")
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
     while (kind_ == "hang") pause();
     volatile uint64_t turns = 0;
     while (kind_ == "spin") turns = turns + 1;
