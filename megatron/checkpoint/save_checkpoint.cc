@@ -81,20 +81,14 @@ class Save {
     return WriteAndSync(fs_, PartPath(options_.rank), SerializeManifest(part_));
   }
 
-  // The bytes of this rank's files. The manifest's size is an upper bound for what this rank adds
-  // to it.
+  // The bytes of this rank's files, at most.
   int64_t NeededBytes() const {
-    constexpr int64_t kTextPerPiece = 1024;
-    constexpr int64_t kTextPerChunk = 8;
-    int64_t bytes = part_.shards[0].bytes;
-    for (const TensorEntry& tensor : part_.tensors) {
-      bytes += kTextPerPiece;
-      for (const Piece& piece : tensor.pieces) {
-        bytes +=
-            kTextPerPiece + kTextPerChunk * (PieceBytes(tensor, piece) / options_.chunk_bytes + 1);
-      }
-    }
-    return bytes;
+    const int64_t shard = part_.shards[0].bytes;
+    int64_t pieces = 0;
+    for (const TensorEntry& tensor : part_.tensors)
+      pieces += static_cast<int64_t>(tensor.pieces.size());
+    return shard + ManifestRoom(static_cast<int64_t>(part_.tensors.size()), pieces, shard,
+                                options_.chunk_bytes);
   }
 
   std::string NeededSpace() const {
@@ -160,6 +154,13 @@ class Save {
 };
 
 }  // namespace
+
+int64_t ManifestRoom(int64_t tensors, int64_t pieces, int64_t bytes, int64_t chunk_bytes) {
+  constexpr int64_t kTextPerEntry = 1024;
+  constexpr int64_t kTextPerChunk = 8;
+  // A piece may have one chunk more than its bytes fill.
+  return kTextPerEntry * (tensors + pieces) + kTextPerChunk * (bytes / chunk_bytes + pieces);
+}
 
 absl::Status SaveCheckpoint(FileSystem& fs, const SaveOptions& options,
                             const CheckpointState& state,

@@ -36,6 +36,10 @@ struct SaveOptions {
   int64_t chunk_bytes = int64_t{4} << 20;
 };
 
+// Returns the most bytes that manifests have of so many pieces, whose values have `bytes` bytes in
+// all; each part names a tensor anew. Saving asks for room for them besides the shards.
+int64_t ManifestRoom(int64_t tensors, int64_t pieces, int64_t bytes, int64_t chunk_bytes);
+
 // Writes DIRECTORY/iter_XXXXXXX and then names it in latest_checkpointed_iteration.txt. Replaces a
 // checkpoint of the same run and iteration; refuses (kFailedPrecondition) to replace anything else.
 // A full disk is found before writing where the file system tells its free bytes

@@ -14,8 +14,10 @@
 #include "gtest/gtest.h"
 #include "megatron/base/fault_file_system.h"
 #include "megatron/base/memory_file_system.h"
+#include "megatron/base/quantity.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/test_state.h"
 
 namespace megatron {
@@ -206,6 +208,30 @@ TEST(SaveCheckpointTest, TooLittleSpaceIsToldBeforeWritingWithBothFigures) {
                        AllOf(HasSubstr("needs "), HasSubstr("'/save' has 1000 B free"))));
   EXPECT_THAT(fs.List("/save"),
               IsOkAndHolds(ElementsAre("iter_0000001", "latest_checkpointed_iteration.txt")));
+}
+
+TEST(SaveCheckpointTest, AsksForTheRoomThatItsManifestTakesAtMost) {
+  MemoryFileSystem fs;
+  constexpr int64_t kChunk = 64;
+  ASSERT_THAT(SaveCheckpoint(fs, Options(kChunk), TestState(1).Whole()), IsOk());
+  const auto reader = CheckpointReader::Open(fs, "/save/iter_0000001");
+  ASSERT_THAT(reader, IsOk());
+  const Manifest& manifest = reader->manifest();
+  int64_t pieces = 0;
+  for (const TensorEntry& tensor : manifest.tensors)
+    pieces += static_cast<int64_t>(tensor.pieces.size());
+  const int64_t shard = manifest.shards[0].bytes;
+  const int64_t room =
+      ManifestRoom(static_cast<int64_t>(manifest.tensors.size()), pieces, shard, kChunk);
+  const auto text = ReadFileToString(fs, "/save/iter_0000001/manifest.json");
+  ASSERT_THAT(text, IsOk());
+  EXPECT_LE(static_cast<int64_t>(text->size()), room);
+  fs.set_free_bytes(shard + room - 1);
+  EXPECT_THAT(SaveCheckpoint(fs, Options(kChunk), TestState(2).Whole()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr(absl::StrCat("needs ", FormatBytes(shard + room)))));
+  fs.set_free_bytes(shard + room);
+  EXPECT_THAT(SaveCheckpoint(fs, Options(kChunk), TestState(2).Whole()), IsOk());
 }
 
 TEST(SaveCheckpointTest, ReplacesTheSameIterationOfTheSameRunOnly) {

@@ -70,6 +70,27 @@ TEST_F(PretrainLimitsTest, AShardIsAsLongAsPlanned) {
   EXPECT_EQ(json["memory"]["checkpoint_bytes"], bytes - 128);
 }
 
+// There is an upper bound for what manifests have of pieces, which shards cut anew.
+TEST_F(PretrainLimitsTest, ACheckpointTakesNoMoreThanThePlannedRoom) {
+  const std::vector<Arguments> layouts = {
+      {},
+      {"--set=parallel.tensor_model_parallel_size=2"},
+      {"--set=parallel.pipeline_model_parallel_size=2"},
+      {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true"}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const std::string name = absl::StrCat("save", i);
+    const Arguments arguments = Joined(layouts[i], {SaveTo(name), "--set=train.train_iters=4"});
+    SCOPED_TRACE(absl::StrJoin(arguments, " "));
+    const Json memory = Parsed(Run(Joined(arguments, {"--dry_run", "--json"})))["memory"];
+    ASSERT_EQ(Run(arguments).exit_code, kExitDone);
+    int64_t bytes = 0;
+    for (const auto& [file, contents] : Checkpoint(name))
+      bytes += static_cast<int64_t>(contents.size());
+    EXPECT_GT(bytes, memory["checkpoint_bytes"].get<int64_t>());
+    EXPECT_LE(bytes, memory["checkpoint_room_bytes"].get<int64_t>());
+  }
+}
+
 TEST_F(PretrainLimitsTest, AFileAtTheLimitIsAnErrorAndNoSignal) {
   const Outcome outcome = RunBehind("ulimit -f 1", {"--dry_run=full"}, "> " + Path("plan.txt"));
   EXPECT_EQ(outcome.exit_code, kExitIo) << outcome.output;

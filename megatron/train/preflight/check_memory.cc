@@ -290,10 +290,10 @@ absl::Status CheckRoomForCheckpoint(FileSystem& fs, const RunOptions& options, c
   };
   const int64_t files = beside(options.trainer.state_directory, plan.file_bytes(ranks)) +
                         beside(options.trainer.weight_directory, plan.weight_file_bytes(ranks));
-  const int64_t planned = plan.checkpoint_bytes();
+  const int64_t planned = plan.checkpoint_room();
   if (!free.has_value() || planned + files <= *free) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "checkpoint.save: a checkpoint takes ", FormatBytes(planned), " in '", save, "'",
+      "checkpoint.save: a checkpoint takes up to ", FormatBytes(planned), " in '", save, "'",
       files > 0 ? absl::StrCat(", beside ", FormatBytes(files), " of files of states and weights,")
                 : "",
       " and ", FormatBytes(*free), " are free; no save can succeed until there are more"));

@@ -244,8 +244,10 @@ TEST(CheckDiskTest, ACheckpointNeedsRoomBesideFilesOnItsDevice) {
   disk.set_free_bytes(3000);
   RunPlan plan = UnevenStages();
   plan.stages[0].saved_bytes = 1536;
-  plan.stages[1].saved_bytes = 1024;
-  EXPECT_EQ(plan.checkpoint_bytes(), 2560);
+  plan.stages[1].saved_bytes = 924;
+  plan.stages[1].saved_beside_bytes = 100;
+  EXPECT_EQ(plan.checkpoint_bytes(), 2460);
+  EXPECT_EQ(plan.checkpoint_room(), 2560);
   RunOptions options = TwoRanks();
   EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
   options.checkpoint.save = "/saved/not/there";
@@ -257,7 +259,7 @@ TEST(CheckDiskTest, ACheckpointNeedsRoomBesideFilesOnItsDevice) {
   EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("checkpoint.save"),
-                             HasSubstr("takes 2.50 KiB in '/saved/not/there'"),
+                             HasSubstr("takes up to 2.50 KiB in '/saved/not/there'"),
                              HasSubstr("beside 1.00 KiB"), HasSubstr("2.93 KiB are free"))));
   disk.set_free_bytes(2000);
   options.trainer.state_directory = "/nvme";

@@ -531,6 +531,7 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                  {"file_bytes_written_a_day_with_a_step_a_second", written * kSecondsOfADay},
                  {"host_bytes_available", nullptr},
                  {"checkpoint_bytes", plan.checkpoint_bytes()},
+                 {"checkpoint_room_bytes", plan.checkpoint_room()},
                  {"devices", machine.gpu_bytes.size()},
                  {"device_bytes_available", nullptr},
                  {"disk_bytes_available", nullptr},

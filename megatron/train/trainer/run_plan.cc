@@ -15,7 +15,9 @@
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
+#include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/checkpoint/shard_header.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/island_groups.h"
@@ -23,6 +25,7 @@
 #include "megatron/models/make_stage.h"
 #include "megatron/tensor/dtype.h"
 #include "megatron/tensor/name_patterns.h"
+#include "megatron/train/trainer/checkpoint_tensors.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
 #include "megatron/train/trainer/training_checkpoint.h"
@@ -104,8 +107,43 @@ int64_t SavedBytesOfElement(const ParameterBuffers& buffers, const Parameter& pa
   return bytes;
 }
 
-// Plans the rank's shard of a checkpoint, and what of a checkpoint is of the rank's parameters.
-void AddCheckpoint(Trainer& trainer, RankPlan* plan) {
+// Returns the most bytes that a checkpoint has of a stage of `ranks` ranks besides the values of its
+// parameters, masters and states.
+int64_t SavedBesideParameters(Trainer& trainer, int64_t saved_bytes, int64_t ranks) {
+  const ParameterBuffers& buffers = trainer.buffers();
+  int64_t tensors = 0, pieces = 0, bytes = 0;
+  const auto add = [&](const std::vector<ShardedTensor>& blocks, int64_t writers) {
+    tensors += writers * static_cast<int64_t>(blocks.size());
+    pieces += writers * static_cast<int64_t>(blocks.size());
+    for (const ShardedTensor& block : blocks) bytes += writers * block.tensor.bytes();
+  };
+  add(RouterBlocks(trainer), 1);
+  add(HistoryBlocks(trainer), 1);
+  add(CompressionBlocks(trainer), ranks);
+  add(LocalBlocks(trainer), ranks);
+  // Weights, masters, states, and the numbers that a rule may keep.
+  const int64_t kinds = 3 + static_cast<int64_t>(buffers.num_states());
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const Sharding& sharding = flat.parameter->sharding;
+    const int64_t blocks =
+        sharding.global_shape.numel() / std::max<int64_t>(1, sharding.local_shape.numel());
+    tensors += kinds * blocks;
+    pieces += kinds * blocks;
+  }
+  if (buffers.options().sharding != DataSharding::kNone) {
+    // Where a shard ends within a matrix, there are up to three pieces on each side.
+    constexpr int64_t kPiecesOfABorder = 6;
+    const int64_t borders = ranks * static_cast<int64_t>(buffers.buckets().size());
+    tensors += kinds * borders;
+    pieces += kinds * kPiecesOfABorder * borders;
+  }
+  return bytes + ranks * kShardHeaderBytes +
+         ManifestRoom(tensors, pieces, saved_bytes + bytes, SaveOptions().chunk_bytes);
+}
+
+// Plans the rank's shard of a checkpoint, and what of a checkpoint is of its stage, which has
+// `ranks` ranks.
+void AddCheckpoint(Trainer& trainer, int64_t ranks, RankPlan* plan) {
   plan->shard_bytes = kShardHeaderBytes;
   for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
     if (block.replica == 0) plan->shard_bytes += block.tensor.bytes();
@@ -116,6 +154,7 @@ void AddCheckpoint(Trainer& trainer, RankPlan* plan) {
     plan->saved_bytes +=
         parameter.sharding.global_shape.numel() * SavedBytesOfElement(trainer.buffers(), parameter);
   }
+  plan->saved_beside_bytes = SavedBesideParameters(trainer, plan->saved_bytes, ranks);
 }
 
 // Plans a rank, which is of this pipeline stage.
@@ -159,7 +198,8 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
   if (const StateFile* const file = trainer->buffers().weight_file())
     plan.weight_file_bytes = file->bytes();
   const bool saves_locally = !options.checkpoint.local_save.empty();
-  if (saves_locally || !options.checkpoint.save.empty()) AddCheckpoint(*trainer, &plan);
+  if (saves_locally || !options.checkpoint.save.empty())
+    AddCheckpoint(*trainer, options.num_ranks() / options.parallel.pipeline, &plan);
   if (saves_locally) plan.local_bytes = plan.shard_bytes;
   AddHierarchical(options, dense, expert, rank, &plan);
   return plan;
@@ -223,6 +263,12 @@ int64_t RunPlan::OfRanks(int64_t RankPlan::*bytes_of, int ranks) const {
 int64_t RunPlan::checkpoint_bytes() const {
   int64_t bytes = 0;
   for (const RankPlan& stage : stages) bytes += stage.saved_bytes;
+  return bytes;
+}
+
+int64_t RunPlan::checkpoint_room() const {
+  int64_t bytes = checkpoint_bytes();
+  for (const RankPlan& stage : stages) bytes += stage.saved_beside_bytes;
   return bytes;
 }
 

@@ -42,6 +42,9 @@ struct RankPlan {
   // Bytes in a checkpoint of the whole parameters of which the rank has blocks, with their masters
   // and states. Copies of other stages' parameters do not count.
   int64_t saved_bytes = 0;
+  // The most bytes that a checkpoint has of the stage besides: headers of shards, what manifests
+  // have of all pieces, and states that belong to no parameter.
+  int64_t saved_beside_bytes = 0;
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
@@ -71,6 +74,8 @@ struct RunPlan {
   // Returns the bytes of all parameters, masters and states in a checkpoint; 0 where the run saves
   // none. Experts that no first rank of a stage has are not counted.
   int64_t checkpoint_bytes() const;
+  // Returns the most bytes of a checkpoint's files.
+  int64_t checkpoint_room() const;
   // Returns the bytes of a local checkpoint, those of all ranks together, without copies.
   int64_t local_bytes() const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
