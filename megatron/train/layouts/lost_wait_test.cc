@@ -34,7 +34,9 @@ struct Case {
   // before; those for reductions at the end of a backward, whose memory is not used again before a
   // later wait that covers them; and those of an update in host memory. The host has waited for the
   // sums of the step's gradients by then, and so for all that the update's copies read or
-  // overwrite.
+  // overwrite. In each pass attention brings the first keys of earlier chunks into memory that
+  // nothing has used since it waited for all copies. Waits that others cover put nothing behind
+  // anything either.
   std::set<int64_t> unneeded;
 };
 
@@ -150,6 +152,19 @@ Case OffloadedModules(const char* name, const ModelOptions& model) {
   return c;
 }
 
+// Layers keep their inputs alone, which leave beside attention's chunks. There are more chunks than
+// windows, and they end within samples, so that some see keys of earlier ones.
+Case OffloadedInputsBesideAttention(const char* name) {
+  Case c = Offload(name, SmallGpt2());
+  c.model.num_offloaded_layers = 4;
+  c.num_layers = 5;
+  c.model.layer_recompute = {LayerRecompute::kUniform, 1};
+  c.model.attention_on_host = true;
+  c.model.transformer.recompute.attention_chunk_tokens = 24;
+  c.unneeded = {12, 29, 47, 52, 65, 70, 83, 100, 142, 184, 226, 256, 269};
+  return c;
+}
+
 // Two ranks that hold parts of each weight, or share all of them out.
 Case WeightsOnHost(const char* name, bool shared_out) {
   Case c = Small(name, SmallGpt2());
@@ -223,6 +238,7 @@ std::vector<Case> Cases() {
       DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),
       OffloadedModules("OffloadedModules", SmallGpt2()),
+      OffloadedInputsBesideAttention("OffloadedInputsBesideAttention"),
       WeightsOnHost("OffloadedWeights", false),
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
