@@ -218,7 +218,8 @@ absl::Status CheckAddresses(const ProcessLimits& limits, const RunOptions& optio
       ThreadsOfProcess(options, world_size) +
       of_process([&](const RankPlan& stage) { return ThreadsOfRank(options, stage, ranks_here); });
   const int64_t stacks = threads * limits.stack_bytes;
-  const int64_t beside = kListsOfProcess + of_process([&](const RankPlan& stage) {
+  // Lists of data are copied while they grow.
+  const int64_t beside = kListsOfProcess + plan.data_bytes + of_process([&](const RankPlan& stage) {
                            return BesidePlan(options, stage, ranks_here);
                          });
   const int64_t all = planned + stacks + beside;

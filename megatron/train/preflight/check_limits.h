@@ -22,12 +22,12 @@ struct ProcessLimits {
 
 ProcessLimits LimitsOfThisProcess();
 
-// Checks that limits leave enough for the addresses that this process takes and for the longest file
-// that it would write. `rank` is its rank, if it is one of several; else the limits are those of a
-// process with all ranks or, where each rank is a process, of each of them. This machine runs
+// Checks that limits leave enough for the addresses that this process takes and for the longest
+// file that it would write. `rank` is its rank, if it is one of several; else the limits are those
+// of a process with all ranks or, where each rank is a process, of each of them. This machine runs
 // `ranks_here` ranks, which share the threads out. Addresses are those of what is planned, of all
-// threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA and its libraries
-// take, and files that are mapped, are not counted.
+// threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA and its
+// libraries take, and files that are mapped, are not counted.
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
                          const RunPlan& plan, int ranks_here, std::optional<int> rank);
 
@@ -37,8 +37,8 @@ absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size);
 
 // Makes this process ready for its limits: a file at the limit of its length is an error of the
 // write (EFBIG) and no longer a signal that ends the process, and as many files may be open as the
-// hard limit allows, up to 65,536. Where addresses are limited, threads reserve none for memory that
-// they may ask for later. To be called before threads are started.
+// hard limit allows, up to 65,536. Where addresses are limited, threads reserve none for memory
+// that they may ask for later. To be called before threads are started.
 void PrepareForLimits();
 
 }  // namespace megatron

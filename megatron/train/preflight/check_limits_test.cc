@@ -99,7 +99,7 @@ TEST(CheckLimitsTest, TheMessageHasWhatTakesAddresses) {
   limits.stack_bytes = int64_t{1} << 20;
   EXPECT_THAT(Check(limits, RunOptions(), plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("allocates up to 1.00 TiB: 1.00 TiB for what is planned, "
+                       AllOf(HasSubstr("allocates up to 2.00 TiB: 1.00 TiB for what is planned, "
                                        "6.00 MiB for the stacks of 6 threads, "),
                              HasSubstr("(ulimit -v) leaves 4.00 KiB; raise the limit"))));
 }
