@@ -107,8 +107,8 @@ int64_t SavedBytesOfElement(const ParameterBuffers& buffers, const Parameter& pa
   return bytes;
 }
 
-// Returns the most bytes that a checkpoint has of a stage of `ranks` ranks besides the values of its
-// parameters, masters and states.
+// Returns the most bytes that a checkpoint has of a stage of `ranks` ranks besides the values of
+// its parameters, masters and states.
 int64_t SavedBesideParameters(Trainer& trainer, int64_t saved_bytes, int64_t ranks) {
   const ParameterBuffers& buffers = trainer.buffers();
   int64_t tensors = 0, pieces = 0, bytes = 0;
