@@ -6,6 +6,7 @@
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/step_prediction.h"
 #include "megatron/plan/step_traffic.h"
+#include "megatron/plan/update_seconds.h"
 
 namespace megatron {
 namespace {
@@ -107,6 +108,39 @@ TEST_F(LayerChunksTest, AnMlpInChunksComputesItsFirstProductAgain) {
   const double product = 2 * kTokens * kHidden * 4 * kHidden / 400e12;
   EXPECT_NEAR(Costs().backward - whole.backward, product, 1e-3 * product);
   EXPECT_EQ(Costs().forward, whole.forward);
+}
+
+// A layer keeps 12 of 16 hidden states, since attention's 4 are on the host already. They wait for
+// the link, which is busy with 4 bytes of keys and values forward and 10 bytes backward.
+TEST_F(LayerChunksTest, LayersThatLeaveWaitForChunksThatCome) {
+  layout_.attention_chunk = 4096;
+  layout_.attention_chunks_on_host = true;
+  layout_.activations_on_host = true;
+  const LayerCosts layer = Costs();
+  EXPECT_EQ(layer.host_bytes, 12 * 2 * kTokens * kHidden);
+  const double copy = layer.host_bytes / 25e9, of_channel = 7.5 * kTokens * kHidden / 25e9;
+  EXPECT_NEAR(layer.forward, copy + 4 * of_channel, 1e-6);
+  EXPECT_NEAR(layer.backward, copy + 10 * of_channel, 1e-6);
+  // What is computed again meets the chunks again, and only inputs leave.
+  EXPECT_NEAR(layer.link_seconds, 14 * of_channel, 1e-6);
+  layout_.recompute = PlanRecompute::kFull;
+  EXPECT_NEAR(Costs().link_seconds, 18 * of_channel, 1e-6);
+  EXPECT_EQ(Costs().host_bytes, 2 * kTokens * kHidden);
+}
+
+TEST_F(LayerChunksTest, WeightsOnTheHostWaitForChunks) {
+  layout_.host_fraction = 1;
+  layout_.weights_on_host = true;
+  const RankRates rates = RatesOf(gpu_, program_, layout_);
+  LayerCosts layer;
+  layer.parameters = 1e9;
+  const auto waits = [&] {
+    return FetchSeconds(gpu_, program_, layout_, rates, layer, /*layers=*/2, /*table=*/0,
+                        /*window=*/0.1);
+  };
+  const double alone = waits();
+  layer.link_seconds = 0.25;
+  EXPECT_NEAR(waits() - alone, 2 * 0.25, 1e-9);
 }
 
 TEST_F(LayerChunksTest, AnUnknownLinkOfTheHostIsRefused) {

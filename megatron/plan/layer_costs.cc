@@ -263,23 +263,39 @@ void LayerPredictor::AddCrossAttention(LayerCosts* layer) const {
   layer->saved_bytes += tokens_ * of_token + 2 * rates_.element_bytes * kv_width() * read / tp_;
 }
 
+double LayerPredictor::ChunksOfAttention() const {
+  if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return 1;
+  return std::ceil(double(l_.sequence) / double(l_.attention_chunk));
+}
+
+// From the host come keys and values forward, and backward queries, outputs, their gradients and the
+// sum, which goes back meanwhile.
+LayerPredictor::ChunkCopies LayerPredictor::CopiesOfChunks() const {
+  if (!l_.attention_chunks_on_host) return {};
+  const double rounds = (ChunksOfAttention() - 1) / 2;  // pairs for each chunk, on average
+  const double queries = tokens_ * query_width() / tp_, keys = 2 * tokens_ * kv_width() / tp_;
+  const double bytes = rates_.element_bytes;
+  const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+  return {rounds * bytes * keys / link, rounds * (3 * bytes + 4) * queries / link};
+}
+
 // Each chunk attends to those before it, pair by pair. Partial results are merged in 32 bits, and
-// so are the gradients of queries, keys and values. From the host come keys and values forward, and
-// backward queries, outputs, their gradients and the sum, which goes back meanwhile. Pairs hide
-// what the next ones need.
+// so are the gradients of queries, keys and values. Pairs hide what the next ones need of the host.
 void LayerPredictor::AddChunks(LayerCosts* layer) const {
-  if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
-  const double chunks = std::ceil(double(l_.sequence) / double(l_.attention_chunk));
-  const double rounds = (chunks - 1) / 2;  // pairs for each chunk, on average
+  const double chunks = ChunksOfAttention();
+  if (chunks == 1) return;
+  const double rounds = (chunks - 1) / 2;
   const double queries = tokens_ * query_width() / tp_, keys = 2 * tokens_ * kv_width() / tp_;
   const double bytes = rates_.element_bytes;
   double forward = rounds * (8 + bytes) * queries / rates_.memory;
   double backward = rounds * 12 * (queries + keys) / rates_.memory;
   if (l_.attention_chunks_on_host) {
-    const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+    const ChunkCopies copies = CopiesOfChunks();
     const double window = layer->attention_core * (chunks - 1) / chunks;
-    forward += ExposedSeconds(gpu_, rounds * bytes * keys / link, window, 0);
-    backward += ExposedSeconds(gpu_, rounds * (3 * bytes + 4) * queries / link, 2.5 * window, 0);
+    forward += ExposedSeconds(gpu_, copies.forward, window, 0);
+    backward += ExposedSeconds(gpu_, copies.backward, 2.5 * window, 0);
+    const bool is_full = l_.recompute == PlanRecompute::kFull;
+    layer->link_seconds = (is_full ? 2 : 1) * copies.forward + copies.backward;
   }
   layer->attention_core += forward;
   layer->forward += forward;
@@ -451,6 +467,18 @@ void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double
   layer->context_backward += exposed(gather, core) + exposed(sum, core);
 }
 
+// Returns what AddMemory() takes queries, keys, values, outputs and their log-sum-exp of a token to
+// be, of kernels that keep no scores.
+double LayerPredictor::AttentionBytes() const {
+  const double bytes = rates_.element_bytes, statistics = 4 * model_.heads() / tp_;
+  if (model_.key_value_rank() > 0) {
+    return bytes * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
+           statistics;
+  }
+  return 2 * bytes * (std::min(query_width(), model_.hidden()) / sp_ + kv_width() / tp_) +
+         statistics;
+}
+
 void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
   layer->input_bytes = rates_.element_bytes * tokens_ * h / sp_;
@@ -473,6 +501,7 @@ void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
                    (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
                4 * model_.heads() / tp_;
   }
+  if (l_.attention_chunks_on_host) of_token -= AttentionBytes();
   const double halves = model_.is_gated() ? 3 : 2;
   double ffn = model_.ffn();
   if (is_mixture) {
@@ -491,7 +520,8 @@ void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
 // A layer's tensors leave while the next one computes, and come back likewise. In a pipeline a
 // backward pass follows the forward pass of another micro-batch: its last layer waits until what
 // that one kept has left, and its own has come. Without one the tensors of the last layers are
-// still on the GPU. What is computed again leaves nothing.
+// still on the GPU. What is computed again leaves nothing. Chunks of attention that lie on the host
+// have the link first.
 void LayerPredictor::AddOffload(LayerCosts* layer) const {
   if (!l_.activations_on_host) return;
   const bool is_full = l_.recompute == PlanRecompute::kFull;
@@ -502,9 +532,11 @@ void LayerPredictor::AddOffload(LayerCosts* layer) const {
       layer->forward + layer->tensor_forward + layer->context_forward + layer->expert / 2;
   const double backward =
       layer->backward + layer->tensor_backward + layer->context_backward + layer->expert / 2;
-  const double left = ExposedSeconds(gpu_, copy, forward, 0);
+  const ChunkCopies chunks = CopiesOfChunks();
+  const double left = ExposedSeconds(gpu_, copy, forward - chunks.forward, 0);
   layer->forward += left;
-  layer->backward += ExposedSeconds(gpu_, copy, backward + (is_full ? forward : 0), 0);
+  const double window = backward + (is_full ? forward : 0) - (layer->link_seconds - chunks.forward);
+  layer->backward += ExposedSeconds(gpu_, copy, window, 0);
   if (is_full) layer->backward -= left;
   const double layers = double(model_.layers()) / double(l_.pp * l_.vpp);
   if (l_.pp > 1) layer->backward += 2 * copy / std::max(1.0, layers);

@@ -33,7 +33,8 @@ struct LayerCosts {
   double expert_parameters = 0;
   double saved_bytes = 0;    // held for the backward pass
   double input_bytes = 0;    // held with full recomputation
-  double host_bytes = 0;     // the part of either that is held in host memory
+  double host_bytes = 0;     // the part of either that leaves for host memory behind the layer
+  double link_seconds = 0;   // for which the link to the host carries chunks of attention
   double widest = 0;         // bytes of the backward pass's temporaries
   double weight_shapes = 0;  // weights of one product of each shape
 };
@@ -86,6 +87,13 @@ class LayerPredictor {
   void AddAttentionCore(LayerCosts* layer) const;
   void AddCore(LayerCosts* layer, double read, double seen, bool is_causal) const;
   void AddCrossAttention(LayerCosts* layer) const;
+  // Returns into how many chunks attention cuts a sample.
+  double ChunksOfAttention() const;
+  // The seconds for which chunks of attention that lie on the host come over its link in one pass.
+  struct ChunkCopies {
+    double forward = 0, backward = 0;
+  };
+  ChunkCopies CopiesOfChunks() const;
   void AddChunks(LayerCosts* layer) const;
   double ElementwiseRate() const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
@@ -112,6 +120,7 @@ class LayerPredictor {
   double HiddenReturn(const LayerCosts& layer) const;
   void AddExpertExchange(LayerCosts* layer) const;
   void AddRouter(LayerCosts* layer) const;
+  double AttentionBytes() const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
   void AddOffload(LayerCosts* layer) const;
 

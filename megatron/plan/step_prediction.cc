@@ -175,7 +175,8 @@ void Add(const LayerCosts& layer, double times, LayerCosts* sum) {
         &LayerCosts::attention_core, &LayerCosts::tensor_forward, &LayerCosts::tensor_backward,
         &LayerCosts::context_forward, &LayerCosts::context_backward, &LayerCosts::expert,
         &LayerCosts::flops, &LayerCosts::parameters, &LayerCosts::expert_parameters,
-        &LayerCosts::saved_bytes, &LayerCosts::input_bytes, &LayerCosts::host_bytes}) {
+        &LayerCosts::saved_bytes, &LayerCosts::input_bytes, &LayerCosts::host_bytes,
+        &LayerCosts::link_seconds}) {
     sum->*part += times * layer.*part;
   }
   sum->widest = std::max(sum->widest, layer.widest);

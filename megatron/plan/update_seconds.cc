@@ -87,9 +87,9 @@ double FetchSeconds(const Hardware& gpu, const Implementation& program, const Pl
   const double m = double(layout.micro_batches);
   const double first = 2 * of_layer * rates.element_bytes / link;
   const double moved = std::max(2 * rates.element_bytes + 4 * (1 - 1 / m), 4.0);
-  // Activations go one way and come the other, beside both.
+  // Activations go one way and come the other, beside both, and so do chunks of attention.
   const double bytes = (layers * of_layer + tables) * moved + layers * layer.host_bytes;
-  return m * std::max(first, bytes / link - window);
+  return m * std::max(first, bytes / link + layers * layer.link_seconds - window);
 }
 
 }  // namespace megatron

@@ -287,8 +287,7 @@ bool OffloadsAllLayers(const config::PretrainConfig& config) {
   const config::RecomputeConfig& recompute = config.recompute();
   const config::ModelConfig& model = config.model();
   if (recompute.cpu_offloading_num_layers() == 0 || recompute.offload_modules_size() > 0 ||
-      recompute.attention_chunks_on_host() || model.has_hybrid_layer_pattern() ||
-      model.model_type() == config::ModelType::t5) {
+      model.has_hybrid_layer_pattern() || model.model_type() == config::ModelType::t5) {
     return false;
   }
   const StagePlacement placement = ToPlacement(config);

@@ -35,8 +35,8 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
 // tensor-parallel ranks hide.
 void SetHeldCommunication(const config::PretrainConfig& config, PlannedRun* run);
 
-// Returns whether all that layers keep between their passes lies in a GPU's host memory, and nothing
-// else of attention does. Expects a valid configuration with its computed fields set.
+// Returns whether all that layers keep between their passes lies in a GPU's host memory. Expects a
+// valid configuration with its computed fields set.
 bool OffloadsAllLayers(const config::PretrainConfig& config);
 
 // Returns whether the hardware is a processor, whose ranks are no GPUs.

@@ -308,6 +308,10 @@ TEST(PlannedRunTest, KnowsActivationsInHostMemoryOfAllLayers) {
   EXPECT_TRUE(offloads({"recompute.cpu_offloading_num_layers=6", two_chunks}));
   EXPECT_FALSE(offloads(
       {"recompute.cpu_offloading_num_layers=12", "recompute.offload_modules=[core_attn]"}));
+  // Attention's tensors may be there, too.
+  EXPECT_TRUE(
+      offloads({"recompute.cpu_offloading_num_layers=12", "recompute.attention_chunk_tokens=512",
+                "recompute.attention_chunks_on_host=true"}));
   // The larger one of two stages has 14.
   const std::string uneven = "parallel.decoder_last_pipeline_num_layers=10";
   EXPECT_FALSE(offloads({"recompute.cpu_offloading_num_layers=13", uneven}));
