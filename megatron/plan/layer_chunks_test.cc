@@ -108,6 +108,22 @@ TEST_F(LayerChunksTest, AnMlpInChunksComputesItsFirstProductAgain) {
   const double product = 2 * kTokens * kHidden * 4 * kHidden / 400e12;
   EXPECT_NEAR(Costs().backward - whole.backward, product, 1e-3 * product);
   EXPECT_EQ(Costs().forward, whole.forward);
+  // 8 hidden states are there for one chunk.
+  EXPECT_EQ(whole.saved_bytes - Costs().saved_bytes, 8 * 2 * kTokens * kHidden);
+  EXPECT_EQ(Costs().widest, whole.widest / 16);
+}
+
+TEST_F(LayerChunksTest, LogitsInChunksTakeTheMemoryOfOne) {
+  const auto bytes = [&] {
+    const auto step = PredictStep(gpu_, program_, kernels_, model_, layout_);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return step->memory_bytes;
+  };
+  const double whole = bytes();
+  layout_.logits_chunk = 1024;
+  EXPECT_NEAR(whole - bytes(), 2 * (kTokens - 1024) * model_.vocab(), 1);
+  layout_.logits_chunk = 2 * int64_t(kTokens);
+  EXPECT_EQ(bytes(), whole);
 }
 
 // A layer keeps 12 of 16 hidden states, since attention's 4 are on the host already. They wait for

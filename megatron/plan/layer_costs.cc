@@ -510,9 +510,12 @@ void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
                 (l_.etp * (rates_.element_bytes * h + 8) +
                  rates_.element_bytes * halves * model_.expert_ffn());
   }
-  of_token += rates_.element_bytes * halves * ffn / tp_;
+  // In chunks, what lies between an MLP's matrices is there for one of them, in backward.
+  const bool is_cut = l_.mlp_chunk > 0;
+  if (!is_cut) of_token += rates_.element_bytes * halves * ffn / tp_;
   layer->saved_bytes = tokens_ * of_token;
-  layer->widest = rates_.element_bytes * halves * tokens_ *
+  const double rows = is_cut ? std::min(tokens_, double(l_.mlp_chunk)) : tokens_;
+  layer->widest = rates_.element_bytes * halves * rows *
                   std::max(ffn, is_mixture ? model_.experts_per_token() * model_.expert_ffn() : 0) /
                   tp_;
 }

@@ -312,7 +312,8 @@ double Predictor::MemoryBytes(const StageShape& stage, bool is_first) const {
             stage.flight * double(l_.vpp) * layer.input_bytes;
   }
   if (is_full) bytes += layer.saved_bytes;
-  if (stage.has_head) bytes += rates_.element_bytes * tokens_ * model_.vocab() / tp_;
+  const double logits = l_.logits_chunk > 0 ? std::min(tokens_, double(l_.logits_chunk)) : tokens_;
+  if (stage.has_head) bytes += rates_.element_bytes * logits * model_.vocab() / tp_;
   if (program_.has_dummy_gradients()) {
     bytes += rates_.element_bytes * (layer.weight_shapes + (stage.has_head ? embedding : 0));
   }

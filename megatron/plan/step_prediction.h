@@ -114,6 +114,8 @@ struct PlanLayout {
   int64_t attention_chunk = 0;
   bool attention_chunks_on_host = false;
   int64_t mlp_chunk = 0;
+  // Tokens of which a rank has logits at once; 0: all. Times don't depend on it here.
+  int64_t logits_chunk = 0;
   // Newton-Schulz steps of Muon, which updates the matrices of layers; 0: AdamW updates all.
   int64_t muon_steps = 0;
   PlanMuonMode muon_mode = PlanMuonMode::kBlockwise;

@@ -239,6 +239,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
   layout.mlp_chunk = config.recompute().mlp_chunk_tokens();
+  layout.logits_chunk = config.train().logits_chunk_tokens();
   layout.attention_chunk = config.recompute().attention_chunk_tokens();
   layout.attention_chunks_on_host = config.recompute().attention_chunks_on_host() &&
                                     config.system().device() == config::Device::cuda;

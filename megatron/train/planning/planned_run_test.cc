@@ -245,6 +245,17 @@ TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   }
 }
 
+TEST(PlannedRunTest, HasTheChunksOfTheConfiguration) {
+  const auto run = ToPlannedRun(
+      Load("gpt_demo", {"train.logits_chunk_tokens=64", "recompute.mlp_chunk_tokens=32",
+                        "recompute.attention_chunk_tokens=16"}),
+      512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->layout.logits_chunk, 64);
+  EXPECT_EQ(run->layout.mlp_chunk, 32);
+  EXPECT_EQ(run->layout.attention_chunk, 16);
+}
+
 // A window is that of the layers with attention, and dense layers are those with an MLP.
 TEST(PlannedRunTest, HasTheLayersOfAHybridModel) {
   const auto run = ToPlannedRun(
