@@ -269,10 +269,11 @@ absl::Status Write(const std::string& path, const Searched& searched, const Foun
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
-// Says what a model needs that fits with the optimizer's states, or activations, on the host alone:
-// what every layout has there that is printed.
+// Says what a model needs that fits with the optimizer's states, activations or attention on the
+// host alone: what every layout has there that is printed.
 absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSearch& found) {
-  if (!found.needs_host && !found.needs_activations_on_host) return "";
+  if (!found.needs_host && !found.needs_activations_on_host && !found.needs_attention_on_host)
+    return "";
   const auto all = [&](auto has) {
     return std::all_of(found.best.begin(), found.best.end(),
                        [&](const FoundLayout& layout) { return has(layout.axes); });
@@ -285,6 +286,7 @@ absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSear
     needed.push_back("gradients");
   }
   if (found.needs_activations_on_host) needed.push_back("all activations");
+  if (found.needs_attention_on_host) needed.push_back("attention's queries, keys and values");
   if (needed.empty()) return "";
   const std::string last = needed.back();
   needed.pop_back();

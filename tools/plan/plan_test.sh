@@ -227,7 +227,16 @@ least=$(sed -n 's/.*activations on the host) takes \([0-9.]*\) \([MG]\)iB .*/\1 
 expect_code 0 'needed: the optimizer.s states, weights, gradients and all activations on the host; without them there, ' \
   --config=gpt3_857m --gpus=1 --memory_limit="$least" --set=$deep --output=deep.textproto
 grep -q 'cpu_offloading_num_layers: 48' deep.textproto || fail "$(cat deep.textproto)"
-# They lie there, too, where that is written.
+# Long samples whose attention has more of all tokens than there is room for.
+long=model.num_layers=4,model.seq_length=32768,recompute.mlp_chunk_tokens=4096,train.logits_chunk_tokens=1024
+expect_code 0 'needed: the optimizer.s states.* and attention.s queries, keys and values on the host; without them there, ' \
+  --config=gpt3_857m --gpus=1 --memory_limit=2.1 --set=$long --output=long.textproto
+grep -q 'attention in chunks of 4096 tokens on the host' output || fail "$(cat output)"
+grep -q 'attention_chunks_on_host: true' long.textproto || fail "$(cat long.textproto)"
+"$pretrain_gpt" --config=long.textproto --set=system.device=cuda --dry_run=full > dry_run ||
+  fail "$(cat long.textproto)"
+grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
+# Activations lie there, too, where that is written.
 expect_code 0 'activations on the host' --config=gpt3_857m --gpus=1 \
   --set=recompute.cpu_offloading_num_layers=24 --output=there.textproto
 ! grep -q '^needed' output || fail "$(cat output)"

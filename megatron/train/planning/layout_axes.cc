@@ -150,8 +150,8 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
                                                : config::DataParallelSharding::optim_grads_params);
 }
 
-// A configuration that recomputes in this way already keeps its choice of what. Chunks
-// are not a layout's.
+// A configuration that recomputes in this way already keeps its choice of what. Chunks that are
+// written stay.
 void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   const auto clear = [config] {
     const config::RecomputeConfig before = config->recompute();
@@ -170,6 +170,12 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   if (config->recompute().recompute_granularity() == granularity) return;
   clear();
   config->mutable_recompute()->set_recompute_granularity(granularity);
+}
+
+void ApplyAttentionChunks(int64_t tokens, config::PretrainConfig* config) {
+  if (tokens == 0) return;
+  config->mutable_recompute()->set_attention_chunk_tokens(tokens);
+  config->mutable_recompute()->set_attention_chunks_on_host(true);
 }
 
 void ApplyActivationOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
@@ -224,10 +230,10 @@ int LayoutAxes::count() const {
          static_cast<int>(schedule) + (last_layers > 0) + (encoder_stages > 0) + data_is_outermost +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
          (host_fraction > 0) + weights_on_host + activations_on_host +
-         static_cast<int>(context_form) + static_cast<int>(recompute) +
-         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
-         (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) + quantizes_weights +
-         quantizes_gradients;
+         (attention_chunk_on_host > 0) + static_cast<int>(context_form) +
+         static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
+         instances_share_states + (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) +
+         quantizes_weights + quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -249,6 +255,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   ApplyAxes(axes, config->model().has_num_experts(), parallel);
   ApplySharing(axes, overlaps, parallel);
   ApplyRecompute(axes.recompute, config);
+  ApplyAttentionChunks(axes.attention_chunk_on_host, config);
   ApplyActivationOffload(axes, config);
   // On a processor these fields do nothing, and stay.
   if (is_gpu) ApplyOffload(axes, config);
@@ -325,6 +332,10 @@ std::string DescribeLayout(const LayoutAxes& axes) {
                         : absl::StrCat("optimizer by ", axes.host_fraction, " on the host"));
   }
   if (axes.activations_on_host) parts.push_back("activations on the host");
+  if (axes.attention_chunk_on_host > 0) {
+    parts.push_back(absl::StrCat("attention in chunks of ", axes.attention_chunk_on_host,
+                                 " tokens on the host"));
+  }
   return absl::StrJoin(parts, ", ");
 }
 

@@ -44,6 +44,9 @@ struct LayoutAxes {
   double host_fraction = 0;            // part of the optimizer's states in host memory
   bool weights_on_host = false;        // whether weights are there too; host_fraction is 1 then
   bool activations_on_host = false;    // whether what all layers keep for backward is there
+  // Tokens of a chunk of attention, whose queries, keys and values are there; 0: attention is as the
+  // configuration has it.
+  int64_t attention_chunk_on_host = 0;
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.

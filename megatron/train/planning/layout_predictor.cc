@@ -14,7 +14,11 @@ constexpr double kLeastSaved = 0.01;
 }  // namespace
 
 LayoutPredictor::LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps)
-    : planner_(planner), run_(std::move(run)), overlaps_(overlaps) {}
+    : planner_(planner),
+      run_(std::move(run)),
+      written_chunk_(run_.layout.attention_chunk),
+      written_chunks_on_host_(run_.layout.attention_chunks_on_host),
+      overlaps_(overlaps) {}
 
 bool LayoutPredictor::WaitsForForms(const StepPrediction& prediction) {
   const StepSeconds& seconds = prediction.seconds;
@@ -47,6 +51,9 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   layout.host_fraction = axes.host_fraction;
   layout.weights_on_host = axes.weights_on_host;
   layout.activations_on_host = axes.activations_on_host;
+  const int64_t chunk = axes.attention_chunk_on_host;
+  layout.attention_chunk = chunk > 0 ? chunk : written_chunk_;
+  layout.attention_chunks_on_host = chunk > 0 || written_chunks_on_host_;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   layout.instances = axes.instances;

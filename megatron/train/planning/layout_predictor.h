@@ -26,8 +26,9 @@ struct Planner {
 
 class LayoutPredictor {
  public:
-  // `run` is the model in any layout. It `overlaps` gradients' communication where there is some.
-  // The planner and what it points to must live as long as this.
+  // `run` is the model in any layout; its attention is that of layouts which don't say otherwise. It
+  // `overlaps` gradients' communication where there is some. The planner and what it points to must
+  // live as long as this.
   LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps);
 
   // Returns what a step of so many samples of all ranks takes. Errors are those of PredictStep().
@@ -46,6 +47,8 @@ class LayoutPredictor {
 
   const Planner& planner_;
   PlannedRun run_;
+  const int64_t written_chunk_;  // tokens of a chunk of attention; 0: it is computed at once
+  const bool written_chunks_on_host_;
   const bool overlaps_;
 };
 

@@ -202,7 +202,7 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
 
 absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
                                                                               int64_t stage) {
-  const std::array<int64_t, 20> key = {axes.tensor,
+  const std::array<int64_t, 21> key = {axes.tensor,
                                        axes.grid.depth,
                                        axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
@@ -221,6 +221,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
                                        static_cast<int64_t>(axes.recompute),
                                        DispatchHost(axes),
                                        axes.activations_on_host,
+                                       axes.attention_chunk_on_host,
                                        stage};
   const auto found = stages_.find(key);
   if (found != stages_.end()) return &found->second;
@@ -243,7 +244,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 17> key = {axes.tensor,
+  const std::array<int64_t, 18> key = {axes.tensor,
                                        axes.grid.depth,
                                        axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
@@ -258,6 +259,7 @@ absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const La
                                        static_cast<int64_t>(axes.recompute),
                                        DispatchHost(axes),
                                        axes.activations_on_host,
+                                       axes.attention_chunk_on_host,
                                        is_mixture,
                                        layers};
   const auto found = probes_.find(key);
@@ -373,6 +375,7 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   simple.instances_share_states = false;
   simple.host_fraction = axes.weights_on_host ? 1 : 0;
   simple.activations_on_host = false;
+  simple.attention_chunk_on_host = 0;
   simple.data_is_outermost = false;
   simple.ranks_per_host = 0;  // messages stay
   simple.deduplicates_dispatch = false;

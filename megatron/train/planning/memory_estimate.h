@@ -113,9 +113,9 @@ class MemoryEstimator {
   std::vector<bool> is_mixture_;   // by layer
   double weight_bytes_ = 4;        // the size of a weight
   bool rounds_gradients_ = false;  // whether gradients are kept in bf16
-  std::map<std::array<int64_t, 17>, Places> probes_;
+  std::map<std::array<int64_t, 18>, Places> probes_;
   std::map<std::array<int64_t, 19>, Whole> whole_;
-  std::map<std::array<int64_t, 20>, PlannedStage> stages_;
+  std::map<std::array<int64_t, 21>, PlannedStage> stages_;
 };
 
 }  // namespace megatron

@@ -36,11 +36,11 @@ constexpr char kExperts[] = R"(
           hidden_dropout: 0 attention_dropout: 0 num_experts: 8 moe_ffn_hidden_size: 256
           moe_router_topk: 2 moe_layer_freq: "[0]*2+[1]*6" }
   precision { bf16: true })";
-constexpr char kInChunks[] = R"(
+constexpr char kLong[] = R"(
   model { num_layers: 12 hidden_size: 256 num_attention_heads: 8 seq_length: 2048
           position_embedding_type: rope disable_bias_linear: true }
   precision { bf16: true }
-  recompute { attention_chunk_tokens: 512 mlp_chunk_tokens: 512)";
+  recompute { mlp_chunk_tokens: 512)";
 constexpr char kTwoStacks[] = R"(
   model { model_type: t5 encoder_num_layers: 6 decoder_num_layers: 6 hidden_size: 256
           num_attention_heads: 8 encoder_seq_length: 512 decoder_seq_length: 128 }
@@ -156,7 +156,7 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, 
 void ExpectWithin(double bound, const std::string& model, int layouts,
                   config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32,
                   bool is_gpu = true, const std::vector<std::string>& freeze = {},
-                  bool activations_on_host = false) {
+                  bool activations_on_host = false, int64_t attention_chunk_on_host = 0) {
   ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
@@ -169,6 +169,10 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
   while (tried < layouts) {
     LayoutAxes axes = RandomAxes(parsed.config, &random);
     axes.activations_on_host = activations_on_host;
+    axes.attention_chunk_on_host = attention_chunk_on_host;
+    // Chunks on the host are in no V.
+    if (attention_chunk_on_host > 0 && axes.schedule == PlanSchedule::kZeroBubbleV)
+      axes.schedule = PlanSchedule::kOneForwardOneBackward;
     if (!is_gpu) {
       axes.host_fraction = 0;
       axes.weights_on_host = false;
@@ -238,11 +242,38 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithAnEncoder) {
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunks) {
-  ExpectWithin(0.01, absl::StrCat(kInChunks, "}"), 15);
+  ExpectWithin(0.01, absl::StrCat(kLong, " attention_chunk_tokens: 512 }"), 15);
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunksOnTheHost) {
-  ExpectWithin(0.01, absl::StrCat(kInChunks, " attention_chunks_on_host: true }"), 15);
+  ExpectWithin(0.01,
+               absl::StrCat(kLong, " attention_chunk_tokens: 512 attention_chunks_on_host: true }"),
+               15);
+}
+
+// The layout has the chunks, and the configuration none.
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfLayoutsWithChunksOnTheHost) {
+  for (const bool activations_on_host : {false, true}) {
+    ExpectWithin(0.01, absl::StrCat(kLong, "}"), 15, config::MainGradsDtype::fp32, /*is_gpu=*/true,
+                 /*freeze=*/{}, activations_on_host, /*attention_chunk_on_host=*/512);
+  }
+}
+
+TEST(MemoryEstimateTest, SmallerChunksOnTheHostTakeLess) {
+  const ParsedConfig parsed = ParseConfig(absl::StrCat(kLong, "}", kRest), "test");
+  ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
+  MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
+  const auto needs = [&](int64_t chunk) {
+    LayoutAxes axes;
+    axes.attention_chunk_on_host = chunk;
+    const auto found = estimator.Bytes(axes);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? *found : MemoryNeeds();
+  };
+  EXPECT_EQ(needs(0).host, 0);
+  EXPECT_GT(needs(512).host, 0);
+  EXPECT_LT(needs(512).device, needs(0).device);
+  EXPECT_LT(needs(256).device, needs(512).device);
 }
 
 // Ranks that form a grid have blocks of the layers' weights and of what lies between them.

@@ -38,6 +38,17 @@ constexpr double kFormulaFactor = 2;
 // than so many times as long as the fastest.
 constexpr double kMostSlower = 1.5;
 constexpr double kPartsOfAPass = 1000;
+// Tokens of a chunk of attention on the host: the first ones take little memory, and of the second a
+// GPU hides more of what its link carries (docs/long_sequences.md).
+constexpr int64_t kChunkTokens[] = {4096, 16384};
+
+// What all layouts of a search leave on the host besides what each of them may have there.
+struct OnHost {
+  bool activations = false;
+  // The tokens of a chunk of attention, ascending, each a multiple of the first; none: attention is
+  // as the configuration has it.
+  std::vector<int64_t> attention_chunks = {};
+};
 
 struct Candidate {
   LayoutAxes axes;
@@ -64,8 +75,9 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
         axes.data_is_outermost, axes.expert, axes.expert_tensor, axes.micro_batch,
         axes.is_sequence_parallel, static_cast<int>(axes.context_form), axes.context_team,
         static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out), axes.instances,
-        axes.instances_share_states, axes.host_fraction, axes.weights_on_host, axes.ranks_per_host,
-        axes.deduplicates_dispatch, axes.hosts, axes.quantizes_weights, axes.quantizes_gradients);
+        axes.instances_share_states, axes.host_fraction, axes.weights_on_host,
+        axes.attention_chunk_on_host, axes.ranks_per_host, axes.deduplicates_dispatch, axes.hosts,
+        axes.quantizes_weights, axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }
@@ -98,6 +110,14 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
   MEGATRON_RETURN_IF_ERROR(CheckLayout(simple));
   ResolveDefaults(&simple);
   return simple;
+}
+
+// Returns the configuration with that chunk of attention on the host, if there is one.
+config::PretrainConfig WithChunks(config::PretrainConfig resolved, const OnHost& on_host) {
+  if (on_host.attention_chunks.empty()) return resolved;
+  resolved.mutable_recompute()->set_attention_chunk_tokens(on_host.attention_chunks.front());
+  resolved.mutable_recompute()->set_attention_chunks_on_host(true);
+  return resolved;
 }
 
 bool DividesRanksAlike(const LayoutAxes& a, const LayoutAxes& b) {
@@ -133,13 +153,15 @@ PlanSchedule WrittenSchedule(const config::ParallelConfig& config) {
 class Search {
  public:
   Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
-         const Planner& planner, const SearchOptions& options, bool activations_on_host = false)
+         const Planner& planner, const SearchOptions& options, OnHost on_host = {})
       : config_(config),
-        resolved_(std::move(resolved)),
+        resolved_(WithChunks(std::move(resolved), on_host)),
         vocab_size_(vocab_size),
         planner_(planner),
         options_(options),
-        activations_on_host_(activations_on_host),
+        activations_on_host_(on_host.activations),
+        attention_chunks_(on_host.attention_chunks.empty() ? std::vector<int64_t>{0}
+                                                           : std::move(on_host.attention_chunks)),
         limit_(options.memory_bytes > 0 ? options.memory_bytes
                                         : DefaultMemoryLimit(*planner.hardware)),
         host_limit_(options.host_bytes > 0 ? options.host_bytes
@@ -191,6 +213,7 @@ class Search {
   const Planner& planner_;
   const SearchOptions options_;
   const bool activations_on_host_;
+  const std::vector<int64_t> attention_chunks_;  // 0: as the configuration has them
   const double limit_;
   const double host_limit_;
   const bool offloads_;
@@ -204,22 +227,18 @@ class Search {
 absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predictor,
                                                        bool least_alone) {
   std::vector<Candidate> candidates;
-  const auto visit = [&](const LayoutAxes& visited) -> absl::StatusOr<bool> {
-    if (least_alone && !KeepsLeast(visited)) return true;
-    if (activations_on_host_ && PutsOffGradients(visited.schedule)) return true;
-    LayoutAxes axes = visited;
-    axes.activations_on_host = activations_on_host_;
-    const int64_t samples = resolved_.train().global_batch_size();
-    const auto add = [&](const LayoutAxes& added, const StepPrediction& prediction) {
-      candidates.push_back(
-          {added, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
-    };
+  const int64_t samples = resolved_.train().global_batch_size();
+  const auto add = [&](const LayoutAxes& added, const StepPrediction& prediction) {
+    candidates.push_back(
+        {added, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
+  };
+  const auto predict = [&](const LayoutAxes& axes) -> absl::Status {
     const bool is_allowed = IsAllowed(axes);
     StepPrediction plain;
     if (is_allowed) {
       MEGATRON_ASSIGN_OR_RETURN(plain, predictor->Predict(axes, samples));
       add(axes, plain);
-      if (!LayoutPredictor::WaitsForForms(plain)) return true;
+      if (!LayoutPredictor::WaitsForForms(plain)) return absl::OkStatus();
     } else {
       ++found_.not_allowed;
     }
@@ -227,6 +246,18 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
       if (is_allowed && !predictor->MayPay(axes, plain, form, samples)) continue;
       MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction, predictor->Predict(form, samples));
       add(form, prediction);
+    }
+    return absl::OkStatus();
+  };
+  const auto visit = [&](const LayoutAxes& visited) -> absl::StatusOr<bool> {
+    if (least_alone && !KeepsLeast(visited)) return true;
+    if (activations_on_host_ && PutsOffGradients(visited.schedule)) return true;
+    LayoutAxes axes = visited;
+    axes.activations_on_host = activations_on_host_;
+    for (const int64_t chunk : attention_chunks_) {
+      axes.attention_chunk_on_host = chunk;
+      MEGATRON_RETURN_IF_ERROR(predict(axes));
+      if (least_alone) break;  // the smallest one takes least
     }
     return true;
   };
@@ -246,6 +277,7 @@ bool Search::AllowsGrid(const PlanGrid& grid) {
   axes.tensor = grid.ranks();
   axes.grid = grid;
   axes.micro_batch = grid.samples();
+  axes.attention_chunk_on_host = attention_chunks_.front();
   config::PretrainConfig config = config_;
   ApplyLayout(axes, planner_.is_gpu, &config);
   config.mutable_train()->set_global_batch_size(grid.samples() *
@@ -450,7 +482,8 @@ absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candida
     if (!smallest.empty()) break;
   }
   std::stable_sort(smallest.begin(), smallest.end(), [](const Candidate* a, const Candidate* b) {
-    return a->formula_bytes < b->formula_bytes;
+    return std::make_pair(a->formula_bytes, a->axes.attention_chunk_on_host) <
+           std::make_pair(b->formula_bytes, b->axes.attention_chunk_on_host);
   });
   bool is_first = true;
   for (const Candidate* candidate : smallest) {
@@ -472,6 +505,9 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
   SetHeldCommunication(config_, &run);
+  // The machine that plans may have no GPU.
+  run.layout.attention_chunks_on_host =
+      planner_.is_gpu && resolved_.recompute().attention_chunks_on_host();
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 
@@ -499,28 +535,62 @@ absl::StatusOr<bool> Search::FitsSomewhere() {
   return FitsSomewhere(candidates);
 }
 
-// Returns whether the activations of all layers may lie on the host, by the trainer's rules, and
-// what that takes can be predicted.
-bool MayOffloadActivations(const config::PretrainConfig& resolved, const Planner& planner,
-                           const SearchOptions& options) {
+// Returns whether what layers keep may lie on the host, and what that takes can be predicted.
+bool MayOffloadLayers(const config::PretrainConfig& resolved, const Planner& planner,
+                      const SearchOptions& options) {
   return options.offloads && KnowsHost(planner) &&
          resolved.model().model_type() != config::ModelType::t5 &&
          !resolved.model().has_hybrid_layer_pattern() &&
-         !resolved.recompute().attention_chunks_on_host() &&
          resolved.system().cuda_graph_impl() == config::CudaGraphImpl::none;
 }
 
-// Adds to a search with activations on the host the layouts of one without, of which none fits.
-void AddSearch(const LayoutSearch& without, LayoutSearch* found) {
-  found->needs_activations_on_host = !found->best.empty() && without.layouts > 0;
-  found->layouts += without.layouts;
-  found->not_allowed += without.not_allowed;
-  found->too_large += without.too_large;
-  const bool is_smaller = without.least_bytes > 0 && without.least_bytes < found->least_bytes;
+// Returns the chunks of attention that the trainer takes on the host; none where the configuration
+// says where attention's tensors lie.
+std::vector<int64_t> ChunksOnHost(const config::PretrainConfig& config,
+                                  const config::PretrainConfig& resolved, bool is_gpu) {
+  std::vector<int64_t> chunks;
+  if (config.recompute().has_attention_chunks_on_host()) return chunks;
+  const auto add = [&](int64_t tokens) {
+    config::PretrainConfig simple = config;
+    LayoutAxes one;
+    one.attention_chunk_on_host = tokens;
+    ApplyLayout(one, is_gpu, &simple);
+    simple.mutable_parallel()->Clear();
+    const bool is_several = tokens < resolved.model().seq_length();
+    if (is_several && CheckLayout(simple).ok()) chunks.push_back(tokens);
+  };
+  if (config.recompute().has_attention_chunk_tokens()) {
+    add(config.recompute().attention_chunk_tokens());
+  } else {
+    for (const int64_t tokens : kChunkTokens) add(tokens);
+  }
+  return chunks;
+}
+
+// Returns what further searches leave on the host, each for where nothing before it fits.
+std::vector<OnHost> FurtherPlaces(const config::PretrainConfig& config,
+                                  const config::PretrainConfig& resolved, const Planner& planner,
+                                  const SearchOptions& options) {
+  std::vector<OnHost> places;
+  if (!MayOffloadLayers(resolved, planner, options)) return places;
+  places.push_back({/*activations=*/true});
+  const std::vector<int64_t> chunks = ChunksOnHost(config, resolved, planner.is_gpu);
+  if (chunks.empty()) return places;
+  places.push_back({/*activations=*/false, chunks});
+  places.push_back({/*activations=*/true, chunks});
+  return places;
+}
+
+// Adds to a search the layouts of those before it, of which none fits.
+void AddSearch(const LayoutSearch& before, LayoutSearch* found) {
+  found->layouts += before.layouts;
+  found->not_allowed += before.not_allowed;
+  found->too_large += before.too_large;
+  const bool is_smaller = before.least_bytes > 0 && before.least_bytes < found->least_bytes;
   if (found->least_bytes > 0 && !is_smaller) return;
-  found->least = without.least;
-  found->least_bytes = without.least_bytes;
-  found->least_host_bytes = without.least_host_bytes;
+  found->least = before.least;
+  found->least_bytes = before.least_bytes;
+  found->least_host_bytes = before.least_host_bytes;
 }
 
 absl::Status CheckRanks(int64_t ranks) {
@@ -551,27 +621,39 @@ absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config,
   MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
   MEGATRON_ASSIGN_OR_RETURN(LayoutSearch found,
                             Search(config, resolved, vocab_size, planner, options).Run());
-  const bool fits_nowhere = found.best.empty() && found.too_large == found.layouts;
-  if (!fits_nowhere || !MayOffloadActivations(resolved, planner, options)) return found;
-  MEGATRON_ASSIGN_OR_RETURN(
-      LayoutSearch on_host,
-      Search(config, resolved, vocab_size, planner, options, /*activations_on_host=*/true).Run());
-  if (on_host.layouts == 0) return found;
-  AddSearch(found, &on_host);
-  return on_host;
+  // Whether layouts without these on the host were looked at: --set may write where they lie.
+  bool without_activations = found.layouts > 0, without_attention = found.layouts > 0;
+  for (const OnHost& on_host : FurtherPlaces(config, resolved, planner, options)) {
+    const bool fits_nowhere = found.best.empty() && found.too_large == found.layouts;
+    if (!fits_nowhere) break;
+    const bool moves_attention = !on_host.attention_chunks.empty();
+    MEGATRON_ASSIGN_OR_RETURN(
+        LayoutSearch next, Search(config, resolved, vocab_size, planner, options, on_host).Run());
+    if (next.layouts == 0) continue;
+    next.needs_activations_on_host =
+        !next.best.empty() && on_host.activations && without_activations;
+    next.needs_attention_on_host = !next.best.empty() && moves_attention && without_attention;
+    without_activations |= !on_host.activations;
+    without_attention |= !moves_attention;
+    AddSearch(found, &next);
+    found = std::move(next);
+  }
+  return found;
 }
 
 absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64_t vocab_size,
                                      const Planner& planner, const SearchOptions& options) {
   SearchOptions more = options;
   MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
+  const std::vector<OnHost> places = FurtherPlaces(config, resolved, planner, options);
   while (more.ranks <= kMostRanks / 2) {
     more.ranks *= 2;
     MEGATRON_ASSIGN_OR_RETURN(bool fits,
                               Search(config, resolved, vocab_size, planner, more).FitsSomewhere());
-    if (!fits && MayOffloadActivations(resolved, planner, more)) {
-      Search on_host(config, resolved, vocab_size, planner, more, /*activations_on_host=*/true);
-      MEGATRON_ASSIGN_OR_RETURN(fits, on_host.FitsSomewhere());
+    for (const OnHost& on_host : places) {
+      if (fits) break;
+      MEGATRON_ASSIGN_OR_RETURN(
+          fits, Search(config, resolved, vocab_size, planner, more, on_host).FitsSomewhere());
     }
     if (fits) return more.ranks;
   }

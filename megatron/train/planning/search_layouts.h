@@ -7,9 +7,11 @@
 // Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
 // at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, to
 // share out the optimizer, gradients and weights, and to leave the optimizer's states on the host.
-// Where none of these fits, each is looked at with the activations of all layers on the host. They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit
-// into memory, by an estimate, is left out; a layout is taken only if the trainer's own rules
-// accept it and its plan on the meta device fits. The result follows from the arguments.
+// Where none of these fits, each is looked at with the activations of all layers on the host, then
+// with attention in chunks whose queries, keys and values lie there, then with both. They are
+// ordered by the predicted time, and looked at from the fastest on. One that doesn't fit into
+// memory, by an estimate, is left out; a layout is taken only if the trainer's own rules accept it
+// and its plan on the meta device fits. The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
@@ -82,6 +84,7 @@ struct LayoutSearch {
   std::vector<FoundLayout> best;
   bool needs_host = false;  // nothing fits but with the optimizer's states on the host
   bool needs_activations_on_host = false;  // nothing fits but with activations there
+  bool needs_attention_on_host = false;    // nothing fits but with attention in chunks there
   // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;
   double least_bytes = 0;

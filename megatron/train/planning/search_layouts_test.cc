@@ -238,6 +238,92 @@ TEST_F(SearchLayoutsTest, LeavesActivationsOnTheHostWhereNothingElseFits) {
   EXPECT_EQ(roomy->best[0].config.recompute().cpu_offloading_num_layers(), 0);
 }
 
+// Samples of 32,768 tokens, whose MLPs and logits are in chunks: what attention has of all tokens is
+// most of what layers that are recomputed take.
+config::PretrainConfig LongSamples(config::PretrainConfig config, int64_t layers) {
+  config.mutable_model()->set_num_layers(layers);
+  config.mutable_model()->set_seq_length(32768);
+  config.mutable_recompute()->set_mlp_chunk_tokens(4096);
+  config.mutable_train()->set_logits_chunk_tokens(1024);
+  return config;
+}
+
+// One rank takes 2519 MiB with all other states and weights on the host, 2703 with the activations
+// of 4 layers there, and 1915 with attention in chunks of 4,096 tokens.
+TEST_F(SearchLayoutsTest, LeavesAttentionInChunksOnTheHostWhereNothingElseFits) {
+  config::PretrainConfig config = LongSamples(Config("gpt3_857m"), 4);
+  SearchOptions options;
+  options.memory_bytes = 2.1 * kGiB;
+  const auto found = Search(config, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->first_refusal;
+  EXPECT_TRUE(found->needs_attention_on_host && found->needs_host);
+  EXPECT_FALSE(found->needs_activations_on_host);
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_EQ(layout.axes.attention_chunk_on_host, 4096) << DescribeLayout(layout.axes);
+    EXPECT_FALSE(layout.axes.activations_on_host);
+    EXPECT_LE(layout.memory_bytes, options.memory_bytes);
+    // The formulas leave out no layout that fits.
+    EXPECT_LT(layout.prediction.memory_bytes, 2 * double(layout.memory_bytes));
+    EXPECT_EQ(layout.config.recompute().attention_chunk_tokens(), 4096);
+    EXPECT_TRUE(layout.config.recompute().attention_chunks_on_host());
+    EXPECT_TRUE(layout.run.layout.attention_chunks_on_host);
+    const auto loaded = LoadConfigFromString(layout.config.ShortDebugString(), "found",
+                                             {"system.device=cuda"}, ConfigPurpose::kDryRun);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+    const auto step =
+        ExplainStep(loaded->config, padded, *planner_.hardware, *planner_.program, kernels_);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->seconds.total, layout.prediction.seconds.total);
+  }
+  // Chunks that are written keep their length, and stay where the configuration says.
+  config.mutable_recompute()->set_attention_chunk_tokens(2048);
+  const auto written = Search(config, options);
+  ASSERT_TRUE(written.ok()) << written.status();
+  ASSERT_FALSE(written->best.empty()) << written->first_refusal;
+  EXPECT_EQ(written->best[0].axes.attention_chunk_on_host, 2048);
+  config.mutable_recompute()->set_attention_chunks_on_host(false);
+  EXPECT_TRUE(Search(config, options)->best.empty());
+  config = LongSamples(Config("gpt3_857m"), 4);
+  options.offloads = false;
+  EXPECT_TRUE(Search(config, options)->best.empty());
+  // Where there is room, attention stays on the GPU.
+  options.offloads = true;
+  options.memory_bytes = 0;
+  const auto roomy = Search(config, options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  ASSERT_FALSE(roomy->best.empty()) << roomy->first_refusal;
+  EXPECT_FALSE(roomy->needs_attention_on_host);
+  EXPECT_FALSE(roomy->best[0].config.recompute().has_attention_chunk_tokens());
+}
+
+// Of 24 layers the activations take 2703 MiB on the host, attention alone leaves 3195, and both 2099.
+TEST_F(SearchLayoutsTest, LeavesActivationsAndAttentionOnTheHostWhereNothingElseFits) {
+  const config::PretrainConfig config = LongSamples(Config("gpt3_857m"), 24);
+  SearchOptions options;
+  options.memory_bytes = 2.2 * kGiB;
+  const auto found = Search(config, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->first_refusal;
+  EXPECT_TRUE(found->needs_activations_on_host && found->needs_attention_on_host);
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_TRUE(layout.axes.activations_on_host);
+    EXPECT_EQ(layout.axes.attention_chunk_on_host, 4096) << DescribeLayout(layout.axes);
+    EXPECT_EQ(layout.config.recompute().cpu_offloading_num_layers(), 24);
+    EXPECT_TRUE(layout.run.layout.activations_on_host);
+    EXPECT_TRUE(layout.run.layout.attention_chunks_on_host);
+  }
+  // What fits nowhere has the smallest one of all of these.
+  options.memory_bytes = 0.5 * kGiB;
+  const auto none = Search(config, options);
+  ASSERT_TRUE(none.ok()) << none.status();
+  ASSERT_TRUE(none->best.empty());
+  EXPECT_TRUE(none->least.activations_on_host);
+  EXPECT_EQ(none->least.attention_chunk_on_host, 4096) << DescribeLayout(none->least);
+  EXPECT_NEAR(none->least_bytes / (2099 * 1048576.0), 1, 0.02);
+}
+
 TEST_F(SearchLayoutsTest, KeepsTheLimitOfTheHostAndItsUnknowns) {
   SearchOptions options;
   options.memory_bytes = 5 * kGiB;
