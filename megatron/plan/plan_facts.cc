@@ -84,6 +84,11 @@ absl::Status CheckHardware(const Hardware& gpu) {
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "host_memory_gb_per_s", gpu.host_memory_gb_per_s(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "host_memory_gb", gpu.host_memory_gb(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "disk_read_gb_per_s", gpu.disk_read_gb_per_s(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "disk_write_gb_per_s", gpu.disk_write_gb_per_s(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "disk_gb", gpu.disk_gb(), 0, 1e9));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "bf16_tflops", gpu.bf16_tflops(), 1e-6, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp32_tflops", gpu.fp32_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp8_tflops", gpu.fp8_tflops(), 0, 1e6));

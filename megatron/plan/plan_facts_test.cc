@@ -41,7 +41,8 @@ TEST(PlanFactsTest, AProcessorsRanksLoseAShareOfItsSpeed) {
 
 TEST(PlanFactsTest, AHostHasPossibleRates) {
   for (const char* wrong :
-       {"host_link_gb_per_s: -1", "host_memory_gb_per_s: 1e7", "host_memory_gb: nan"}) {
+       {"host_link_gb_per_s: -1", "host_memory_gb_per_s: 1e7", "host_memory_gb: nan",
+        "disk_read_gb_per_s: -1", "disk_write_gb_per_s: nan", "disk_gb: 1e10"}) {
     const auto facts = ParsePlanFacts(HardwareText(wrong));
     ASSERT_EQ(facts.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
     const std::string field = std::string(wrong).substr(0, std::string(wrong).find(':'));

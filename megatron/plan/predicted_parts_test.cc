@@ -363,6 +363,33 @@ TEST_F(OffloadTest, MovesTwelveBytesOfAParameterToTheHost) {
   EXPECT_NEAR(Predict(1).host_bytes, all.host_bytes / 8, 1);
 }
 
+// An element's 12 bytes are read while others' are written: the slower one of both decides where
+// memory and link are faster. An extent of 2^20 elements is read before, and one written behind.
+TEST_F(OffloadTest, StatesInFilesTakeWhatTheDiskTakes) {
+  const StepPrediction in_memory = Predict(1);
+  layout_.states_in_files = true;
+  EXPECT_EQ(Predict(1).seconds.optimizer, in_memory.seconds.optimizer);  // the disk isn't known
+  gpu_.set_disk_read_gb_per_s(12);
+  gpu_.set_disk_write_gb_per_s(6);
+  const StepPrediction in_files = Predict(1);
+  const double parameters =
+      32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
+  const double extent = 1 << 20, ends = 1e-9 * extent + 2e-9 * extent;
+  EXPECT_NEAR(in_files.seconds.optimizer, Passes(parameters) + 2e-9 * parameters + ends, 1e-6);
+  EXPECT_EQ(in_files.host_bytes, 0);
+  EXPECT_EQ(in_files.memory_bytes, in_memory.memory_bytes);
+  // A fast one is hidden but for its ends.
+  gpu_.set_disk_read_gb_per_s(1200);
+  gpu_.set_disk_write_gb_per_s(600);
+  EXPECT_NEAR(Predict(1).seconds.optimizer, in_memory.seconds.optimizer + ends / 100, 1e-6);
+  // Weights on the host are updated there.
+  layout_.weights_on_host = true;
+  layout_.states_in_files = false;
+  const StepPrediction weights = Predict(1);
+  layout_.states_in_files = true;
+  EXPECT_NEAR(Predict(1).seconds.optimizer, weights.seconds.optimizer + ends / 100, 1e-6);
+}
+
 // The GPU has those of 32 layers that are in three windows, and the input of the first.
 TEST_F(OffloadTest, ActivationsLeaveWhileTheNextLayerComputes) {
   for (const PlanRecompute recompute : {PlanRecompute::kNone, PlanRecompute::kFull}) {

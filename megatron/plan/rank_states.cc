@@ -31,7 +31,8 @@ double ErrorBytes(const Implementation& program, const PlanLayout& layout, doubl
 
 double StateBytes(const Implementation& program, const PlanLayout& layout, double parameters,
                   double copies) {
-  const double moved = HostStateBytes(program, layout, parameters, copies);
+  const double moved = HostStateBytes(program, layout, parameters, copies) +
+                       FileStateBytes(program, layout, parameters, copies);
   const bool has_masters = !Has32Bits(layout);
   const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
   // Islands hold a global copy and a momentum.
@@ -54,8 +55,17 @@ double HostStateBytes(const Implementation& program, const PlanLayout& layout, d
                       double copies) {
   const double weights = (ElementBytes(layout) + 4) * parameters /
                          (layout.shards_parameters ? Shards(layout, copies) : 1);
-  return layout.host_fraction * MovableBytes(program, layout, parameters, copies) +
-         (layout.weights_on_host ? weights : 0);
+  const double states =
+      layout.states_in_files
+          ? 0
+          : layout.host_fraction * MovableBytes(program, layout, parameters, copies);
+  return states + (layout.weights_on_host ? weights : 0);
+}
+
+double FileStateBytes(const Implementation& program, const PlanLayout& layout, double parameters,
+                      double copies) {
+  if (!layout.states_in_files) return 0;
+  return layout.host_fraction * MovableBytes(program, layout, parameters, copies);
 }
 
 }  // namespace megatron

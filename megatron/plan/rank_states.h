@@ -26,10 +26,12 @@ inline double NumStateShards(const PlanLayout& layout, double copies) {
 }
 
 // Return the bytes that a rank holds of `parameters` parameters, which `copies` ranks have: on its
-// device, and in host memory.
+// device, in host memory, and in files.
 double StateBytes(const Implementation& program, const PlanLayout& layout, double parameters,
                   double copies);
 double HostStateBytes(const Implementation& program, const PlanLayout& layout, double parameters,
+                      double copies);
+double FileStateBytes(const Implementation& program, const PlanLayout& layout, double parameters,
                       double copies);
 
 }  // namespace megatron

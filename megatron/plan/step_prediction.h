@@ -128,6 +128,9 @@ struct PlanLayout {
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
   double host_fraction = 0;
+  // That part lies in files on the host's disk, and passes through its memory. A disk that isn't
+  // known (KnowsDisk) is taken to be as fast as need be.
+  bool states_in_files = false;
   // Weights and gradients lie in host memory, and are on the GPU while they are used; host_fraction
   // is 1 then.
   bool weights_on_host = false;
@@ -142,6 +145,11 @@ struct PlanLayout {
   // Whether tensor-parallel ranks share out what lies between layers.
   bool shares_rows() const { return is_sequence_parallel || grid.is_grid(); }
 };
+
+// Returns whether the time of files on the hardware's disk can be predicted.
+inline bool KnowsDisk(const Hardware& hardware) {
+  return hardware.disk_read_gb_per_s() > 0 && hardware.disk_write_gb_per_s() > 0;
+}
 
 // Returns whether tensor-parallel ranks that form no grid share out rows where nothing says so.
 inline bool AssumesSequenceParallel(const Implementation& program, int64_t tp) {

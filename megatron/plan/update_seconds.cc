@@ -7,6 +7,9 @@
 namespace megatron {
 namespace {
 
+// Elements that a file of states reads, and writes, at once (optim/state_file.h).
+constexpr double kExtentElements = 1 << 20;
+
 double LinkRate(const Hardware& gpu, const Implementation& program) {
   return gpu.host_link_gb_per_s() * 1e9 * program.link_efficiency();
 }
@@ -15,7 +18,8 @@ double LinkRate(const Hardware& gpu, const Implementation& program) {
 // weight goes back; weights of 32 bits, which are their own masters, come too. The link carries
 // both directions at once. Where all lie in host memory, gradients went to the GPU before, for
 // their norm. AdamW reads and writes the master and both moments, reads the gradient and writes the
-// weight. Elements move while others are updated.
+// weight. Elements move while others are updated. States in files are read, and written, meanwhile:
+// nothing hides the read of the first extent, nor the write of the last.
 double HostSeconds(const Hardware& gpu, const Implementation& program, const PlanLayout& layout,
                    double elements) {
   if (elements == 0) return 0;
@@ -24,7 +28,16 @@ double HostSeconds(const Hardware& gpu, const Implementation& program, const Pla
   const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
   const double link = LinkRate(gpu, program);
   const double update = touched / (gpu.host_memory_gb_per_s() * 1e9 * program.memory_efficiency());
-  return elements * (layout.weights_on_host ? 4 / link + update : std::max(moved / link, update));
+  double read = 0, write = 0;
+  if (layout.states_in_files && KnowsDisk(gpu)) {
+    const double bytes = has_masters ? 12 : 8;
+    read = bytes / (gpu.disk_read_gb_per_s() * 1e9);
+    write = bytes / (gpu.disk_write_gb_per_s() * 1e9);
+  }
+  const double ends = std::min(elements, kExtentElements) * (read + write);
+  const double of_element = std::max({update, read, write});
+  return ends + elements * (layout.weights_on_host ? 4 / link + of_element
+                                                   : std::max(moved / link, of_element));
 }
 
 }  // namespace

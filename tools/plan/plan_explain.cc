@@ -14,6 +14,7 @@
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/plan/tensor_forms.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
@@ -144,7 +145,8 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   for (const RankPlan& stage : plan.stages)
     e.stages.push_back(
         {double(stage.parameters), double(stage.total_bytes()), double(stage.host_bytes())});
-  e.unpriced = UnpricedFields(loaded.config, !IsProcessor(*gpu), /*searches=*/false);
+  e.unpriced =
+      UnpricedFields(loaded.config, !IsProcessor(*gpu), KnowsDisk(*gpu), /*searches=*/false);
   e.missing_shapes = MissingShapes(e.step.run, hardware, kernels);
   if (!arguments.measured.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(e.measured, ReadMeasured(arguments.measured, options.num_ranks()));

@@ -15,6 +15,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_parser.h"
@@ -307,7 +308,8 @@ std::string Doubts(const Searched& searched, const FoundLayout& layout) {
   const std::string missing =
       MissingShapes(layout.run, *searched.planner.hardware, *searched.planner.kernels);
   if (!missing.empty()) absl::StrAppend(&text, missing, "\n");
-  const std::vector<std::string> unpriced = UnpricedFields(layout.config, searched.planner.is_gpu);
+  const std::vector<std::string> unpriced =
+      UnpricedFields(layout.config, searched.planner.is_gpu, KnowsDisk(*searched.planner.hardware));
   if (!unpriced.empty())
     absl::StrAppend(&text, "not priced: ", absl::StrJoin(unpriced, ", "), "\n");
   const std::string guesses = NameGuesses(*searched.planner.hardware, *searched.planner.program);

@@ -14,6 +14,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_error.h"
@@ -166,7 +167,8 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
   chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
   if (const std::string losses = DescribeLosses(first.axes); !losses.empty())
     chosen.add_line(absl::StrCat("layout: ", losses));
-  const std::vector<std::string> unpriced = UnpricedFields(first.config, is_gpu_);
+  const std::vector<std::string> unpriced =
+      UnpricedFields(first.config, is_gpu_, KnowsDisk(facts.hardware));
   if (!unpriced.empty())
     chosen.add_line(absl::StrCat("layout: not priced: ", absl::StrJoin(unpriced, ", ")));
   const std::string guesses = NameGuesses(facts.hardware, facts.program);

@@ -250,6 +250,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   if (config.system().device() == config::Device::cuda &&
       config.optimizer().optimizer_cpu_offload()) {
     layout.host_fraction = config.optimizer().optimizer_offload_fraction();
+    layout.states_in_files = !config.optimizer().optimizer_offload_path().empty();
     layout.weights_on_host = parallel.param_cpu_offload();
   }
   if (parallel.use_distributed_optimizer()) {

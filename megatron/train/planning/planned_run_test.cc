@@ -329,6 +329,20 @@ TEST(PlannedRunTest, KnowsActivationsInHostMemoryOfAllLayers) {
   EXPECT_TRUE(offloads({"recompute.cpu_offloading_num_layers=14", uneven}));
 }
 
+TEST(PlannedRunTest, KnowsStatesInFilesOfAGpu) {
+  const auto in_files = [](std::vector<std::string> set) {
+    set.push_back("optimizer.optimizer_offload_path=/states");
+    set.push_back("optimizer.optimizer_cpu_offload=true");
+    auto loaded = LoadConfig("gpt3_857m", set, ConfigPurpose::kDryRun);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    const auto run = ToPlannedRun(loaded->config, 50304, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run->layout.states_in_files;
+  };
+  EXPECT_TRUE(in_files({"system.device=cuda"}));
+  EXPECT_FALSE(in_files({"system.device=cpu"}));
+}
+
 // Predictions are no shorter than the timeline of the copies, which spares those of the last three
 // layers.
 TEST(PlannedRunTest, ActivationsInHostMemoryTakeWhatTheirTimelineSays) {

@@ -508,6 +508,8 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   // The machine that plans may have no GPU.
   run.layout.attention_chunks_on_host =
       planner_.is_gpu && resolved_.recompute().attention_chunks_on_host();
+  run.layout.states_in_files =
+      planner_.is_gpu && !config_.optimizer().optimizer_offload_path().empty();
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 

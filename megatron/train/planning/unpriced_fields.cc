@@ -17,6 +17,7 @@ struct Unpriced {
   const char* and_this = nullptr;
   bool on_gpus_alone = false;
   bool in_searches_alone = false;
+  bool on_unknown_disks_alone = false;  // and on processors
   // Returns whether another value is priced beside the rest of a configuration with its computed
   // fields.
   bool (*is_priced)(const config::PretrainConfig& resolved) = nullptr;
@@ -55,7 +56,7 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.recompute_num_layers", "1"},
     {"recompute.recompute_modules", "[core_attn]"},
     {"recompute.cpu_offloading_num_layers", "0", nullptr, nullptr, /*on_gpus_alone=*/false,
-     /*in_searches_alone=*/false, OffloadsAllLayers},
+     /*in_searches_alone=*/false, /*on_unknown_disks_alone=*/false, OffloadsAllLayers},
     {"recompute.cpu_offloading_auto", "false"},
     {"recompute.offload_modules", nullptr},
     {"optimizer.optimizer", "adam", "muon", "lamb"},
@@ -64,7 +65,8 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.store_param_remainders", "false"},
     {"optimizer.freeze", nullptr, nullptr, nullptr, /*on_gpus_alone=*/false,
      /*in_searches_alone=*/true},
-    {"optimizer.optimizer_offload_path", nullptr},
+    {"optimizer.optimizer_offload_path", nullptr, nullptr, nullptr, /*on_gpus_alone=*/false,
+     /*in_searches_alone=*/false, /*on_unknown_disks_alone=*/true},
     {"optimizer.delayed_update", "false"},
     // Attention then runs in kernels for any GPU, whose rate nobody has measured.
     {"optimizer.qk_clip", "false", nullptr, nullptr, /*on_gpus_alone=*/true},
@@ -111,11 +113,12 @@ std::vector<std::string> UnpricedPaths() {
 }
 
 std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu,
-                                        bool searches) {
+                                        bool knows_disk, bool searches) {
   std::vector<std::string> fields;
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
     if ((unpriced.on_gpus_alone && !is_gpu) || (unpriced.in_searches_alone && !searches)) continue;
+    if (unpriced.on_unknown_disks_alone && is_gpu && knows_disk) continue;
     if (Costs(field, unpriced) && !IsPriced(config, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }

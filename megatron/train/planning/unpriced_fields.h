@@ -14,9 +14,10 @@ namespace megatron {
 std::vector<std::string> UnpricedPaths();
 
 // Returns those that cost something in this configuration, as "path=value", on a GPU or a
-// processor. `searches`: also those that ExplainStep() knows and searches of layouts don't.
+// processor, whose disk predictions know (KnowsDisk) or don't. `searches`: also those that
+// ExplainStep() knows and searches of layouts don't.
 std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu,
-                                        bool searches = true);
+                                        bool knows_disk, bool searches = true);
 
 }  // namespace megatron
 

@@ -17,11 +17,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<std::string> Fields(std::vector<std::string> overrides, bool is_gpu = true) {
+std::vector<std::string> Fields(std::vector<std::string> overrides, bool is_gpu = true,
+                                bool knows_disk = false) {
   overrides.insert(overrides.end(), {"model.hidden_dropout=0", "model.attention_dropout=0"});
   const auto loaded = LoadConfig("gpt3_857m", overrides, ConfigPurpose::kDryRun);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return UnpricedFields(loaded->config, is_gpu);
+  return UnpricedFields(loaded->config, is_gpu, knows_disk);
 }
 
 TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
@@ -46,10 +47,17 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.freeze=embedding"}),
               ElementsAre("optimizer.freeze=[\"embedding\"]"));
+  // Files take what the disk takes, if that is known.
+  const std::vector<std::string> files = {"optimizer.optimizer_cpu_offload=true",
+                                          "optimizer.optimizer_offload_path=/states"};
+  const auto told = ElementsAre("optimizer.optimizer_offload_path=\"/states\"");
+  EXPECT_THAT(Fields(files), told);
+  EXPECT_THAT(Fields(files, /*is_gpu=*/true, /*knows_disk=*/true), IsEmpty());
+  EXPECT_THAT(Fields(files, /*is_gpu=*/false, /*knows_disk=*/true), told);
   // Dropout is on where nothing is written.
   const auto plain = LoadConfig("gpt3_857m", {"model.hidden_dropout="}, ConfigPurpose::kDryRun);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_THAT(UnpricedFields(plain->config, /*is_gpu=*/true),
+  EXPECT_THAT(UnpricedFields(plain->config, /*is_gpu=*/true, /*knows_disk=*/false),
               ::testing::Contains("model.hidden_dropout=0.1"));
 }
 
