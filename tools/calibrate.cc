@@ -8,6 +8,10 @@
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
+//   calibrate --disk=/mnt/nvme --output=hardware.textproto
+//
+// measures nothing but that folder's disk, for optimizer states in files.
+//
 // A machine that does other work is measured all the same, and a warning says so.
 
 #include <sys/sysinfo.h>
@@ -38,6 +42,7 @@
 #include "megatron/plan/plan_facts.h"
 #include "tools/calibration/calibrated_facts.h"
 #include "tools/calibration/check_report.h"
+#include "tools/calibration/disk_rates.h"
 #include "tools/calibration/measure_cores.h"
 #include "tools/calibration/measure_links.h"
 #include "tools/calibration/measure_turns.h"
@@ -68,7 +73,14 @@ ABSL_FLAG(double, seconds, 60, "Time for all kernels, from 1 to 3600; links take
 ABSL_FLAG(megatron::RunToFit, refit, {},
           "A run's checkpoint.save: measures nothing, and fits two constants of --output, which is "
           "there, to the steps of that run.");
-ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
+ABSL_FLAG(
+    std::string, name, "",
+    "The machine's name in both files; else its processor's. With --disk the hardware's entry "
+    "in --output, where it has several.");
+ABSL_FLAG(std::string, disk, "",
+          "A folder: measures its disk alone, and writes the rates and the room into --output, "
+          "which is there.");
+ABSL_FLAG(int, disk_ranks, 1, "How many ranks, or GPUs, of a machine share the disk of --disk.");
 ABSL_FLAG(bool, train, true,
           "Whether small models are trained, to whose steps six constants are fitted.");
 
@@ -76,6 +88,7 @@ namespace megatron {
 namespace {
 
 constexpr const char* kProgram = "megatron_cc";
+constexpr int kMostDiskRanks = 4096;
 constexpr double kBusy = 0.2;  // processes of each core that want to run
 // Runs of each reference layout, where kernels have so many seconds.
 constexpr int kRounds = 5;
@@ -152,19 +165,42 @@ std::string Summary(const MeasuredMachine& machine) {
       1e9 * core.routing_score_seconds, core.permutation_efficiency);
 }
 
+// Refuses flags that are given and have no effect.
+absl::Status CheckUnused(const std::vector<const char*>& names, const char* with) {
+  for (const char* name : names) {
+    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
+    CHECK(flag != nullptr) << name;
+    if (flag->CurrentValue() == flag->DefaultValue()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--", name, " has no effect with ", with));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Disk(const std::string& directory) {
+  MEGATRON_RETURN_IF_ERROR(
+      CheckUnused({"seconds", "train", "kernels_output"}, "--disk, which measures the disk alone"));
+  const int ranks = absl::GetFlag(FLAGS_disk_ranks);
+  if (ranks < 1 || ranks > kMostDiskRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--disk_ranks lies from 1 to ", kMostDiskRanks, ", not ", ranks));
+  }
+  DiskRequest request;
+  request.directory = directory;
+  request.hardware = absl::GetFlag(FLAGS_output);
+  request.name = absl::GetFlag(FLAGS_name);
+  request.ranks = ranks;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string line, CalibrateDisk(PosixFileSystem(), request));
+  return WriteToStdout(line + "\n");
+}
+
 absl::Status Refit(const std::string& run) {
   if (run.empty()) {
     return absl::InvalidArgumentError(
         "--refit is empty: it names the checkpoint.save of a run that has compared itself with its "
         "prediction");
   }
-  for (const char* name : {"seconds", "name", "train"}) {
-    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
-    CHECK(flag != nullptr) << name;
-    if (flag->CurrentValue() == flag->DefaultValue()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", name, " has no effect with --refit, which measures nothing"));
-  }
+  MEGATRON_RETURN_IF_ERROR(CheckUnused({"seconds", "name", "train", "disk", "disk_ranks"},
+                                       "--refit, which measures nothing"));
   MEGATRON_ASSIGN_OR_RETURN(const std::string line,
                             RefitFromRun(PosixFileSystem(), {run, absl::GetFlag(FLAGS_output),
                                                              absl::GetFlag(FLAGS_kernels_output)}));
@@ -193,6 +229,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
   if (const RunToFit run = absl::GetFlag(FLAGS_refit); run.is_given) return Refit(run.path);
+  if (const std::string disk = absl::GetFlag(FLAGS_disk); !disk.empty()) return Disk(disk);
+  MEGATRON_RETURN_IF_ERROR(CheckUnused({"disk_ranks"}, "no --disk"));
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds >= 1 && seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds lies from 1 to 3600, not ", seconds));

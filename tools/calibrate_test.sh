@@ -32,6 +32,25 @@ for row in state_space,forward,8,64,128 state_space,input_gradient,2,32,32 \
   grep -q "^mine,$row,0[.][0-9]" kernels.csv || fail "no $row: $(cat kernels.csv)"
 done
 
+# A disk is measured alone, and its figures stand beside what is there.
+cp hardware.textproto disk.textproto
+"$tools/calibrate" --disk=. --disk_ranks=2 --output=disk.textproto > output 2>&1 ||
+  fail "calibrate --disk: $(cat output)"
+grep -q '^disk.textproto: mine: [0-9.]* GB/s read and as many written .* for each of 2 ranks' output ||
+  fail "no line about the disk: $(cat output)"
+for field in disk_read_gb_per_s disk_write_gb_per_s disk_gb; do
+  grep -q "^  $field: [0-9]" disk.textproto || fail "no $field: $(cat disk.textproto)"
+done
+sed 1d disk.textproto | grep -v '^  disk_' | diff hardware.textproto - ||
+  fail 'more than the disk has changed'
+for wrong in --train=false --seconds=5 --disk_ranks=0 --name=nobody; do
+  "$tools/calibrate" --disk=. --output=disk.textproto "$wrong" > output 2>&1
+  [[ $? == 20 ]] || fail "--disk with $wrong was taken: $(cat output)"
+done
+"$tools/calibrate" --disk=nowhere --output=disk.textproto > output 2>&1 &&
+  fail "a folder that is not there was measured: $(cat output)"
+grep -q nowhere output || fail "the folder isn't named: $(cat output)"
+
 cat > rows.csv <<END
 layers,hidden,vocab,gpus,dp,tp,seq,gbs
 4,256,512,4,2,2,256,8

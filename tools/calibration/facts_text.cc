@@ -25,28 +25,27 @@ size_t OffsetOf(absl::string_view text, TextFormat::ParseLocation place) {
   return offset;
 }
 
-// Returns the program's number among the implementations; their number if it is not there.
-int IndexOf(const PlanFacts& facts, const std::string& program) {
+// Returns the number of the entry of that name; their number if it is not there.
+template <typename Entries>
+int IndexOf(const Entries& entries, const std::string& name) {
   int index = 0;
-  while (index < facts.implementation_size() && facts.implementation(index).name() != program)
-    ++index;
+  while (index < entries.size() && entries[index].name() != name) ++index;
   return index;
 }
 
-// Returns the text with the field in the program's entry, which is there: in its old place, or in
-// front of the name.
-std::string WithField(const std::string& text, const std::string& program, const std::string& name,
+// Returns the text with the field in the entry of the list with that index, which is there: in its
+// old place, or in front of the name.
+std::string WithField(const std::string& text, const char* list, int index, const std::string& name,
                       double value) {
   PlanFacts facts;
   TextFormat::ParseInfoTree places;
   TextFormat::Parser parser;
   parser.WriteLocationsTo(&places);
   CHECK(parser.ParseFromString(text, &facts));
-  const TextFormat::ParseInfoTree* const entry = places.GetTreeForNested(
-      PlanFacts::descriptor()->FindFieldByName("implementation"), IndexOf(facts, program));
+  const auto* const entries = PlanFacts::descriptor()->FindFieldByName(list);
+  const TextFormat::ParseInfoTree* const entry = places.GetTreeForNested(entries, index);
   const auto range = [&](const std::string& field) {
-    return entry->GetLocationRange(Implementation::descriptor()->FindFieldByName(field),
-                                   /*index=*/-1);
+    return entry->GetLocationRange(entries->message_type()->FindFieldByName(field), /*index=*/-1);
   };
   std::string field = absl::StrFormat("%s: %.9g", name, value);
   TextFormat::ParseLocationRange place = range(name);
@@ -64,16 +63,33 @@ std::string WithField(const std::string& text, const std::string& program, const
 std::string WithFittedConstants(const std::string& text, const Implementation& program) {
   PlanFacts facts;
   CHECK(TextFormat::ParseFromString(text, &facts));
-  if (IndexOf(facts, program.name()) == facts.implementation_size()) {
+  const int index = IndexOf(facts.implementation(), program.name());
+  if (index == facts.implementation_size()) {
     PlanFacts added;
     *added.add_implementation() = program;
     std::string entry;
     TextFormat::PrintToString(added, &entry);
     return absl::StrCat(text, absl::EndsWith(text, "\n") ? "" : "\n", entry);
   }
+  constexpr const char* kList = "implementation";
   return WithField(
-      WithField(text, program.name(), "measured_efficiency", program.measured_efficiency()),
-      program.name(), "step_seconds", program.step_seconds());
+      WithField(text, kList, index, "measured_efficiency", program.measured_efficiency()), kList,
+      index, "step_seconds", program.step_seconds());
+}
+
+std::string WithDisk(const std::string& text, const Hardware& hardware) {
+  PlanFacts facts;
+  CHECK(TextFormat::ParseFromString(text, &facts));
+  const int index = IndexOf(facts.hardware(), hardware.name());
+  CHECK_LT(index, facts.hardware_size()) << hardware.name();
+  std::string changed = text;
+  for (const auto& [name, value] :
+       {std::make_pair("disk_read_gb_per_s", hardware.disk_read_gb_per_s()),
+        std::make_pair("disk_write_gb_per_s", hardware.disk_write_gb_per_s()),
+        std::make_pair("disk_gb", hardware.disk_gb())}) {
+    changed = WithField(changed, "hardware", index, name, value);
+  }
+  return changed;
 }
 
 }  // namespace megatron

@@ -35,6 +35,29 @@ TEST(FactsTextTest, ConstantsThatAreNotThereStandBeforeTheName) {
             "  name: 'mine'  # ours\n}");
 }
 
+TEST(FactsTextTest, OnlyTheDiskOfTheHardwareChanges) {
+  Hardware mine;
+  mine.set_name("mine");
+  mine.set_disk_read_gb_per_s(2);
+  mine.set_disk_write_gb_per_s(1.5);
+  mine.set_disk_gb(100);
+  EXPECT_EQ(WithDisk("# By hand.\n"
+                     "hardware { name: 'other' disk_gb: 1 }\n"
+                     "hardware {\n"
+                     "  name: 'mine'  # ours\n"
+                     "  disk_gb: 5  # too old\n"
+                     "}\n",
+                     mine),
+            "# By hand.\n"
+            "hardware { name: 'other' disk_gb: 1 }\n"
+            "hardware {\n"
+            "  disk_read_gb_per_s: 2\n"
+            "  disk_write_gb_per_s: 1.5\n"
+            "  name: 'mine'  # ours\n"
+            "  disk_gb: 100  # too old\n"
+            "}\n");
+}
+
 TEST(FactsTextTest, AProgramThatIsNotThereIsAddedAtTheEnd) {
   EXPECT_EQ(WithFittedConstants("# Nothing yet.", Fitted()),
             "# Nothing yet.\nimplementation {\n  name: \"mine\"\n  measured_efficiency: 0.37\n"
