@@ -38,8 +38,8 @@ cp hardware.textproto disk.textproto
   fail "calibrate --disk: $(cat output)"
 grep -q '^disk.textproto: mine: [0-9.]* GB/s read and as many written .* for each of 2 ranks' output ||
   fail "no line about the disk: $(cat output)"
-for field in disk_read_gb_per_s disk_write_gb_per_s disk_gb; do
-  grep -q "^  $field: [0-9]" disk.textproto || fail "no $field: $(cat disk.textproto)"
+for field in disk_read_gb_per_s disk_write_gb_per_s disk_gb disk_directory; do
+  grep -q "^  $field: [0-9\"]" disk.textproto || fail "no $field: $(cat disk.textproto)"
 done
 sed 1d disk.textproto | grep -v '^  disk_' | diff hardware.textproto - ||
   fail 'more than the disk has changed'

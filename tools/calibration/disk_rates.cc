@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <climits>
+#include <cstdlib>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -76,6 +78,9 @@ absl::StatusOr<std::string> CalibrateDisk(FileSystem& fs, const DiskRequest& req
   hardware.set_disk_read_gb_per_s(disk.bytes_per_s * share);
   hardware.set_disk_write_gb_per_s(disk.bytes_per_s * share);
   hardware.set_disk_gb(double(free) * share);
+  char resolved[PATH_MAX];
+  const bool is_resolved = realpath(request.directory.c_str(), resolved) != nullptr;
+  hardware.set_disk_directory(is_resolved ? std::string(resolved) : request.directory);
   if (absl::StartsWith(text, kOrigin)) text.erase(0, text.find('\n') + 1);
   text =
       absl::StrCat(kOrigin, request.directory, ", ", disk.method, ".\n", WithDisk(text, hardware));

@@ -57,6 +57,7 @@ TEST_F(DiskRatesTest, WritesTheRatesAndTheRoomBesideWhatIsThere) {
   EXPECT_GT(hardware.disk_read_gb_per_s(), 0);
   EXPECT_EQ(hardware.disk_write_gb_per_s(), hardware.disk_read_gb_per_s());
   EXPECT_GT(hardware.disk_gb(), 0);
+  EXPECT_THAT(hardware.disk_directory(), StartsWith("/"));
   // The next one replaces them. The room is shared by more ranks.
   const double room = hardware.disk_gb();
   request_.ranks = 1000;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,7 +37,7 @@ int IndexOf(const Entries& entries, const std::string& name) {
 // Returns the text with the field in the entry of the list with that index, which is there: in its
 // old place, or in front of the name.
 std::string WithField(const std::string& text, const char* list, int index, const std::string& name,
-                      double value) {
+                      const std::string& value) {
   PlanFacts facts;
   TextFormat::ParseInfoTree places;
   TextFormat::Parser parser;
@@ -47,7 +48,7 @@ std::string WithField(const std::string& text, const char* list, int index, cons
   const auto range = [&](const std::string& field) {
     return entry->GetLocationRange(entries->message_type()->FindFieldByName(field), /*index=*/-1);
   };
-  std::string field = absl::StrFormat("%s: %.9g", name, value);
+  std::string field = absl::StrCat(name, ": ", value);
   TextFormat::ParseLocationRange place = range(name);
   if (place.start.line < 0) {
     place = range("name");
@@ -57,6 +58,8 @@ std::string WithField(const std::string& text, const char* list, int index, cons
   return absl::StrCat(text.substr(0, OffsetOf(text, place.start)), field,
                       text.substr(OffsetOf(text, place.end)));
 }
+
+std::string ToText(double value) { return absl::StrFormat("%.9g", value); }
 
 }  // namespace
 
@@ -73,8 +76,8 @@ std::string WithFittedConstants(const std::string& text, const Implementation& p
   }
   constexpr const char* kList = "implementation";
   return WithField(
-      WithField(text, kList, index, "measured_efficiency", program.measured_efficiency()), kList,
-      index, "step_seconds", program.step_seconds());
+      WithField(text, kList, index, "measured_efficiency", ToText(program.measured_efficiency())),
+      kList, index, "step_seconds", ToText(program.step_seconds()));
 }
 
 std::string WithDisk(const std::string& text, const Hardware& hardware) {
@@ -84,9 +87,11 @@ std::string WithDisk(const std::string& text, const Hardware& hardware) {
   CHECK_LT(index, facts.hardware_size()) << hardware.name();
   std::string changed = text;
   for (const auto& [name, value] :
-       {std::make_pair("disk_read_gb_per_s", hardware.disk_read_gb_per_s()),
-        std::make_pair("disk_write_gb_per_s", hardware.disk_write_gb_per_s()),
-        std::make_pair("disk_gb", hardware.disk_gb())}) {
+       {std::make_pair("disk_read_gb_per_s", ToText(hardware.disk_read_gb_per_s())),
+        std::make_pair("disk_write_gb_per_s", ToText(hardware.disk_write_gb_per_s())),
+        std::make_pair("disk_gb", ToText(hardware.disk_gb())),
+        std::make_pair("disk_directory",
+                       absl::StrCat("\"", absl::CEscape(hardware.disk_directory()), "\""))}) {
     changed = WithField(changed, "hardware", index, name, value);
   }
   return changed;

@@ -41,6 +41,7 @@ TEST(FactsTextTest, OnlyTheDiskOfTheHardwareChanges) {
   mine.set_disk_read_gb_per_s(2);
   mine.set_disk_write_gb_per_s(1.5);
   mine.set_disk_gb(100);
+  mine.set_disk_directory("/mnt/\"fast\"");
   EXPECT_EQ(WithDisk("# By hand.\n"
                      "hardware { name: 'other' disk_gb: 1 }\n"
                      "hardware {\n"
@@ -53,6 +54,7 @@ TEST(FactsTextTest, OnlyTheDiskOfTheHardwareChanges) {
             "hardware {\n"
             "  disk_read_gb_per_s: 2\n"
             "  disk_write_gb_per_s: 1.5\n"
+            "  disk_directory: \"/mnt/\\\"fast\\\"\"\n"
             "  name: 'mine'  # ours\n"
             "  disk_gb: 100  # too old\n"
             "}\n");
