@@ -151,14 +151,20 @@ std::string HostLine(const PlanSearchOptions& options, const Searched& searched)
   }
   if (!searched.options.offloads)
     return "host: no layout has anything there, by --host_memory_limit=0\n";
+  std::string disk;
+  if (KnowsDisk(hardware)) {
+    disk = absl::StrFormat("disk: %s for files of a GPU, %g GB/s read and %g GB/s written\n",
+                           hardware.disk_gb() > 0 ? Memory(hardware.disk_gb() * 1e9) : "room",
+                           hardware.disk_read_gb_per_s(), hardware.disk_write_gb_per_s());
+  }
   return absl::StrFormat(
       "host: %s of its memory for what a GPU leaves there (%s), %g GB/s over the link and %g "
-      "GB/s of memory for each\n",
+      "GB/s of memory for each\n%s",
       Memory(searched.host_limit),
       options.host_memory_gib.has_value()
           ? std::string("by --host_memory_limit")
           : absl::StrFormat("%.0f %% are left to programs", 100 * kHostMargin),
-      hardware.host_link_gb_per_s(), hardware.host_memory_gb_per_s());
+      hardware.host_link_gb_per_s(), hardware.host_memory_gb_per_s(), disk);
 }
 
 std::string HardwareLine(const PlanSearchOptions& options, const Searched& searched) {
@@ -245,8 +251,11 @@ std::string Row(const Searched& searched, const FoundLayout& layout, const Found
                       100 * layout.prediction.model_flops / seconds / peak,
                       Memory(double(layout.memory_bytes)), DescribeLayout(layout.axes));
   if (layout.host_bytes > 0)
-    absl::StrAppendFormat(&text, "            with %s of the host\n",
-                          Memory(double(layout.host_bytes)));
+    absl::StrAppendFormat(
+        &text, "            with %s of the host%s\n", Memory(double(layout.host_bytes)),
+        layout.file_bytes > 0
+            ? absl::StrCat(", and ", Memory(double(layout.file_bytes)), " in files")
+            : "");
   if (&layout == &first) return text;
   const double slower = seconds / first.prediction.seconds.total - 1;
   if (slower >= kLeastShown)
@@ -273,14 +282,16 @@ absl::Status Write(const std::string& path, const Searched& searched, const Foun
 // Says what a model needs that fits with the optimizer's states, activations or attention on the
 // host alone: what every layout has there that is printed.
 absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSearch& found) {
-  if (!found.needs_host && !found.needs_activations_on_host && !found.needs_attention_on_host)
+  if (!found.needs_host && !found.needs_activations_on_host && !found.needs_attention_on_host &&
+      !found.needs_files) {
     return "";
+  }
   const auto all = [&](auto has) {
     return std::all_of(found.best.begin(), found.best.end(),
                        [&](const FoundLayout& layout) { return has(layout.axes); });
   };
   std::vector<std::string> needed;
-  if (all([](const LayoutAxes& axes) { return axes.host_fraction > 0; }))
+  if (all([](const LayoutAxes& axes) { return axes.host_fraction > 0 && !axes.states_in_files; }))
     needed.push_back("the optimizer's states");
   if (all([](const LayoutAxes& axes) { return axes.weights_on_host; })) {
     needed.push_back("weights");
@@ -288,16 +299,20 @@ absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSear
   }
   if (found.needs_activations_on_host) needed.push_back("all activations");
   if (found.needs_attention_on_host) needed.push_back("attention's queries, keys and values");
-  if (needed.empty()) return "";
-  const std::string last = needed.back();
-  needed.pop_back();
+  if (needed.empty() && !found.needs_files) return "";
+  std::string text = found.needs_files ? "the optimizer's states in files" : "";
+  if (!needed.empty()) {
+    const std::string last = needed.back();
+    needed.pop_back();
+    absl::StrAppend(&text, text.empty() ? "" : "; ", absl::StrJoin(needed, ", "),
+                    needed.empty() ? "" : " and ", last, " on the host");
+  }
   SearchOptions alone = searched.options;
   alone.offloads = false;
   MEGATRON_ASSIGN_OR_RETURN(
       const std::string enough,
       RanksToTake(searched.config, searched.vocab_size, searched.planner, alone));
-  return absl::StrCat("needed: ", absl::StrJoin(needed, ", "), needed.empty() ? "" : " and ", last,
-                      " on the host; without them there, ", enough, "\n");
+  return absl::StrCat("needed: ", text, "; without them there, ", enough, "\n");
 }
 
 // Says what predictions don't know, and which of their figures are guesses.

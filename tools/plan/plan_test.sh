@@ -236,6 +236,25 @@ grep -q 'attention_chunks_on_host: true' long.textproto || fail "$(cat long.text
 "$pretrain_gpt" --config=long.textproto --set=system.device=cuda --dry_run=full > dry_run ||
   fail "$(cat long.textproto)"
 grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
+# Where the host has no room for states, the disk may have some.
+cat > nvme.textproto <<END
+hardware { name: "nvme" bf16_tflops: 989 memory_gib: 80 memory_gb_per_s: 3350 link_gb_per_s: 450
+           domain: 8 network_gb_per_s: 50 host_link_gb_per_s: 50 host_memory_gb_per_s: 50
+           host_memory_gb: 250 disk_read_gb_per_s: 3 disk_write_gb_per_s: 2 disk_gb: 500
+           disk_directory: "/mnt/nvme" }
+implementation { name: "megatron_cc" product_efficiency: 0.8 attention_efficiency: 1
+                 memory_efficiency: 0.8 link_efficiency: 1 network_efficiency: 1
+                 low_precision_efficiency: 1 }
+END
+expect_code 0 'needed: the optimizer.s states in files; without them there, ' --config=gpt3_857m --gpus=1 \
+  --gpu=nvme --facts=nvme.textproto --memory_limit=5 --host_memory_limit=1 --output=files.textproto
+grep -q 'with [0-9.]* MiB of the host, and [0-9.]* GiB in files' output || fail "$(cat output)"
+grep -q '^disk: .* 3 GB/s read and 2 GB/s written' output || fail "$(cat output)"
+! grep -q '^not priced: .*optimizer_offload_path' output || fail "$(cat output)"
+grep -q 'optimizer_offload_path: "/mnt/nvme"' files.textproto || fail "$(cat files.textproto)"
+"$pretrain_gpt" --config=files.textproto --set=system.device=cuda --dry_run=full > dry_run ||
+  fail "$(cat files.textproto)"
+grep -q 'and in a file in /mnt/nvme' dry_run || fail "$(cat dry_run)"
 # Activations lie there, too, where that is written.
 expect_code 0 'activations on the host' --config=gpt3_857m --gpus=1 \
   --set=recompute.cpu_offloading_num_layers=24 --output=there.textproto

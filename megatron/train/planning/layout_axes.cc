@@ -201,6 +201,7 @@ void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
   optimizer->clear_optimizer_cpu_offload();
   optimizer->clear_optimizer_offload_fraction();
   if (host_fraction == 0) return optimizer->clear_optimizer_offload_path();
+  if (!axes.states_in_files) optimizer->clear_optimizer_offload_path();
   optimizer->set_optimizer_cpu_offload(true);
   if (host_fraction < 1) optimizer->set_optimizer_offload_fraction(host_fraction);
 }
@@ -229,7 +230,7 @@ int LayoutAxes::count() const {
   return (tensor > 1) + grid.is_grid() + (context > 1) + (pipeline > 1) + (chunks > 1) +
          static_cast<int>(schedule) + (last_layers > 0) + (encoder_stages > 0) + data_is_outermost +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
-         (host_fraction > 0) + weights_on_host + activations_on_host +
+         (host_fraction > 0) + states_in_files + weights_on_host + activations_on_host +
          (attention_chunk_on_host > 0) + static_cast<int>(context_form) +
          static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
          instances_share_states + (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) +
@@ -326,10 +327,12 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   }
   if (axes.deduplicates_dispatch) parts.push_back("deduplicated dispatch");
   if (axes.host_fraction > 0) {
-    parts.push_back(axes.host_fraction == 1
-                        ? axes.weights_on_host ? "optimizer and weights on the host"
-                                               : "optimizer on the host"
-                        : absl::StrCat("optimizer by ", axes.host_fraction, " on the host"));
+    const std::string part =
+        axes.host_fraction == 1 ? "" : absl::StrCat(" by ", axes.host_fraction);
+    const char* const weights = axes.weights_on_host && !axes.states_in_files ? " and weights" : "";
+    parts.push_back(absl::StrCat("optimizer", part, weights,
+                                 axes.states_in_files ? " in files" : " on the host"));
+    if (axes.weights_on_host && axes.states_in_files) parts.push_back("weights on the host");
   }
   if (axes.activations_on_host) parts.push_back("activations on the host");
   if (axes.attention_chunk_on_host > 0) {

@@ -49,6 +49,7 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   layout.recompute = axes.recompute;
   layout.is_sequence_parallel = axes.is_sequence_parallel;
   layout.host_fraction = axes.host_fraction;
+  layout.states_in_files = axes.states_in_files;
   layout.weights_on_host = axes.weights_on_host;
   layout.activations_on_host = axes.activations_on_host;
   const int64_t chunk = axes.attention_chunk_on_host;

@@ -32,7 +32,11 @@ constexpr int64_t kMostWindows = OffloadSizes::kMostWindows;
 // gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
 // takes one of them on the device.
 constexpr double kPieceElements = 1 << 20;
-// The same of the norm of gradients that are in host memory or in bf16.
+// Elements of an extent of a file of states, of which host memory holds several
+// (optim/state_file.h).
+constexpr double kExtentElements = 1 << 20;
+constexpr double kExtents = 3;
+// Elements of which the norm of gradients that are in host memory or in bf16 is taken at once.
 constexpr double kGradientElements = 1 << 22;
 // Elements that gradients in bf16 become in fp32 at once for an update on the host.
 constexpr double kCachedElements = 1 << 16;
@@ -143,6 +147,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
   axes.host_fraction = 0;
+  axes.states_in_files = false;
   axes.weights_on_host = false;
   ClearForms(&axes);
   config::PretrainConfig config = config_;
@@ -230,6 +235,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
   axes.instances = 1;
   axes.instances_share_states = false;
   axes.host_fraction = 0;
+  axes.states_in_files = false;
   axes.weights_on_host = false;
   ClearForms(&axes);
   config::PretrainConfig config = config_;
@@ -374,6 +380,7 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
   simple.host_fraction = axes.weights_on_host ? 1 : 0;
+  simple.states_in_files = false;
   simple.activations_on_host = false;
   simple.attention_chunk_on_host = 0;
   simple.data_is_outermost = false;
@@ -495,6 +502,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   StageBytes bytes = held.bytes;
   // The optimizer takes room for all that a rank has, frozen ones included (step_statistics.cc).
   const double elements = bytes.weights / weight_bytes_;
+  const double state_bytes = elements > 0 ? bytes.optimizer / elements : 0;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, held.mixtures, &bytes));
   bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =
@@ -513,14 +521,19 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
     bytes.fixed += double(windows) * held.window;
   }
   double moved = axes.host_fraction * bytes.optimizer;
+  if (axes.states_in_files) {
+    needs.files = moved;
+    needs.host += kExtents * std::min(kExtentElements * state_bytes, moved);
+  }
   const bool copies_gradients = axes.weights_on_host || rounds_gradients_;
   if (copies_gradients) bytes.fixed += 4 * std::min(kGradientElements, elements);
   if (axes.weights_on_host) {
     moved += bytes.weights + bytes.gradients;
-    needs.host += moved;
+    needs.host += moved - needs.files;
     if (rounds_gradients_) bytes.fixed += 2 * std::min(kPieceElements, elements);
   } else if (moved > 0) {
-    needs.host += moved + 2 * kPieceElements * ((rounds_gradients_ ? 2 : 4) + weight_bytes_);
+    needs.host +=
+        moved - needs.files + 2 * kPieceElements * ((rounds_gradients_ ? 2 : 4) + weight_bytes_);
     if (weight_bytes_ < 4 && !copies_gradients)
       bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
@@ -538,6 +551,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::Bytes(const LayoutAxes& axes) {
     MEGATRON_ASSIGN_OR_RETURN(const MemoryNeeds bytes, StageTotal(axes, stage, slots));
     most.device = std::max(most.device, bytes.device);
     most.host = std::max(most.host, bytes.host);
+    most.files = std::max(most.files, bytes.files);
   }
   return most;
 }

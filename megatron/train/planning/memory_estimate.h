@@ -24,10 +24,11 @@
 
 namespace megatron {
 
-// Bytes of a rank, on its device and in its host's memory.
+// Bytes of a rank, on its device, in its host's memory and in files of optimizer states.
 struct MemoryNeeds {
   double device = 0;
   double host = 0;
+  double files = 0;
 };
 
 class MemoryEstimator {
@@ -36,8 +37,9 @@ class MemoryEstimator {
   // train.global_batch_size is set. `vocab_size` is the tokenizer's.
   MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size, bool is_gpu);
 
-  // Returns the most that a rank holds on its device, and the most that one has on the host: of the
-  // first, the second and the last stage, or of all where stages have different kinds of layers.
+  // Returns the most that a rank holds on its device, the most that one has on the host, and the
+  // most in files: of the first, the second and the last stage, or of all where stages have
+  // different kinds of layers.
   // Expects a layout that the configuration's sizes allow. Where a part of the optimizer's states
   // lies on the host, it really ends with a whole parameter: the device then holds less.
   absl::StatusOr<MemoryNeeds> Bytes(const LayoutAxes& axes);

@@ -131,10 +131,16 @@ LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random
   return axes;
 }
 
+// Tensors of an extent in a file are padded to so many bytes; there are three of them.
+constexpr double kPadding = 3 * 4096;
+
 // Returns the most bytes by which the estimate of the optimizer's pieces on the host may be off. A
-// small model has shorter ones; weights that lie on the host have none.
+// small model has shorter ones; weights that lie on the host have none. The host has three extents
+// of files, at an aligned address.
 double MostStaged(const LayoutAxes& axes) {
-  return axes.host_fraction > 0 && !axes.weights_on_host ? 2 * (1 << 20) * (4 + 4) : 0;
+  const double staged =
+      axes.host_fraction > 0 && !axes.weights_on_host ? 2 * (1 << 20) * (4 + 4) : 0;
+  return staged + (axes.states_in_files ? 3 * kPadding + 4096 : 0);
 }
 
 // Returns the bytes of the ranks that hold most, or none for a layout that the trainer refuses.
@@ -149,6 +155,7 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, 
   for (const RankPlan& stage : plan->stages) {
     most.device = std::max(most.device, double(stage.total_bytes()));
     most.host = std::max(most.host, double(stage.host_bytes()));
+    most.files = std::max(most.files, double(stage.file_bytes));
   }
   return most;
 }
@@ -156,12 +163,14 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, 
 void ExpectWithin(double bound, const std::string& model, int layouts,
                   config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32,
                   bool is_gpu = true, const std::vector<std::string>& freeze = {},
-                  bool activations_on_host = false, int64_t attention_chunk_on_host = 0) {
+                  bool activations_on_host = false, int64_t attention_chunk_on_host = 0,
+                  bool states_in_files = false) {
   ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
   for (const std::string& expression : freeze)
     parsed.config.mutable_optimizer()->add_freeze(expression);
+  if (states_in_files) parsed.config.mutable_optimizer()->set_optimizer_offload_path("/states");
   MemoryEstimator estimator(parsed.config, kVocab, is_gpu);
   std::mt19937 random(1234);
   int tried = 0, secondary = 0, hierarchical = 0, weights = 0, uneven = 0, in_v = 0, all = 0;
@@ -169,6 +178,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
   while (tried < layouts) {
     LayoutAxes axes = RandomAxes(parsed.config, &random);
     axes.activations_on_host = activations_on_host;
+    axes.states_in_files = states_in_files && axes.host_fraction > 0;
     axes.attention_chunk_on_host = attention_chunk_on_host;
     // Chunks on the host are in no V.
     if (attention_chunk_on_host > 0 && axes.schedule == PlanSchedule::kZeroBubbleV)
@@ -195,6 +205,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
     EXPECT_GE(error, -bound) << estimated->device << " estimated, " << planned.device << " planned";
     if (is_part) continue;
     EXPECT_NEAR(estimated->host, planned.host, bound * planned.host + MostStaged(axes));
+    EXPECT_NEAR(estimated->files, planned.files, bound * planned.files + kPadding);
     worst = std::max(worst, std::abs(error));
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
@@ -227,6 +238,12 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithActivationsOnTheHost) {
     ExpectWithin(0.01, model, 45, config::MainGradsDtype::fp32, /*is_gpu=*/true, /*freeze=*/{},
                  /*activations_on_host=*/true);
   }
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithStatesInFiles) {
+  ExpectWithin(0.01, kDense, 45, config::MainGradsDtype::fp32, /*is_gpu=*/true, /*freeze=*/{},
+               /*activations_on_host=*/false, /*attention_chunk_on_host=*/0,
+               /*states_in_files=*/true);
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroups) {

@@ -69,6 +69,14 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
   }
   if (found.least_host_bytes > host_limit)
     absl::StrAppend(&on_host, ", of which a rank may have ", FormatBytes(int64_t(host_limit)));
+  if (found.least_file_bytes > 0) {
+    absl::StrAppend(&on_host, " and ", FormatBytes(int64_t(found.least_file_bytes)), " in files");
+    const double room = planner.hardware->disk_gb() * 1e9;
+    if (room > 0 && found.least_file_bytes > room) {
+      absl::StrAppend(&on_host, ", for which a rank has ", FormatBytes(int64_t(room)),
+                      " of the disk");
+    }
+  }
   return absl::InvalidArgumentError(absl::StrFormat(
       "none of %s layouts fits in the %s of a rank: the smallest (%s) takes %s%s; %s, a shorter "
       "model.seq_length or a smaller model",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -48,6 +49,8 @@ struct OnHost {
   // The tokens of a chunk of attention, ascending, each a multiple of the first; none: attention is
   // as the configuration has it.
   std::vector<int64_t> attention_chunks = {};
+  // Where all that lies there of the optimizer's states is in files instead; empty: in memory.
+  std::string state_folder = {};
 };
 
 struct Candidate {
@@ -75,7 +78,7 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
         axes.data_is_outermost, axes.expert, axes.expert_tensor, axes.micro_batch,
         axes.is_sequence_parallel, static_cast<int>(axes.context_form), axes.context_team,
         static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out), axes.instances,
-        axes.instances_share_states, axes.host_fraction, axes.weights_on_host,
+        axes.instances_share_states, axes.host_fraction, axes.states_in_files, axes.weights_on_host,
         axes.attention_chunk_on_host, axes.ranks_per_host, axes.deduplicates_dispatch, axes.hosts,
         axes.quantizes_weights, axes.quantizes_gradients);
   };
@@ -120,6 +123,13 @@ config::PretrainConfig WithChunks(config::PretrainConfig resolved, const OnHost&
   return resolved;
 }
 
+// Returns the configuration with files of states in that folder, if there is one.
+config::PretrainConfig WithFolder(config::PretrainConfig config, const OnHost& on_host) {
+  if (!on_host.state_folder.empty())
+    config.mutable_optimizer()->set_optimizer_offload_path(on_host.state_folder);
+  return config;
+}
+
 bool DividesRanksAlike(const LayoutAxes& a, const LayoutAxes& b) {
   return a.tensor == b.tensor && a.context == b.context && a.pipeline == b.pipeline &&
          a.data == b.data && a.expert == b.expert && a.expert_tensor == b.expert_tensor;
@@ -154,7 +164,7 @@ class Search {
  public:
   Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
          const Planner& planner, const SearchOptions& options, OnHost on_host = {})
-      : config_(config),
+      : config_(WithFolder(config, on_host)),
         resolved_(WithChunks(std::move(resolved), on_host)),
         vocab_size_(vocab_size),
         planner_(planner),
@@ -162,10 +172,13 @@ class Search {
         activations_on_host_(on_host.activations),
         attention_chunks_(on_host.attention_chunks.empty() ? std::vector<int64_t>{0}
                                                            : std::move(on_host.attention_chunks)),
+        states_in_files_(!on_host.state_folder.empty()),
         limit_(options.memory_bytes > 0 ? options.memory_bytes
                                         : DefaultMemoryLimit(*planner.hardware)),
         host_limit_(options.host_bytes > 0 ? options.host_bytes
                                            : DefaultHostLimit(*planner.hardware)),
+        file_limit_(planner.hardware->disk_gb() > 0 ? planner.hardware->disk_gb() * 1e9
+                                                    : std::numeric_limits<double>::infinity()),
         offloads_(options.offloads && KnowsHost(planner)),
         estimator_(config, vocab_size, planner.is_gpu),
         // Processes of one machine aren't joined by its memory, and may be cut in any way.
@@ -197,7 +210,7 @@ class Search {
   absl::Status Try(const Candidate& candidate, LayoutPredictor* predictor);
   absl::StatusOr<MemoryNeeds> Estimate(const Candidate& candidate);
   bool Fits(const MemoryNeeds& needs) const {
-    return needs.device <= limit_ && needs.host <= host_limit_;
+    return needs.device <= limit_ && needs.host <= host_limit_ && needs.files <= file_limit_;
   }
   bool IsAllowed(const LayoutAxes& axes) const { return !options_.allows || options_.allows(axes); }
   bool HasDivision(const LayoutAxes& axes) const;
@@ -207,15 +220,17 @@ class Search {
   absl::StatusOr<FoundLayout> Plan(const LayoutAxes& axes) const;
   void Refuse(const std::string& why);
 
-  const config::PretrainConfig& config_;
+  const config::PretrainConfig config_;
   const config::PretrainConfig resolved_;
   const int64_t vocab_size_;
   const Planner& planner_;
   const SearchOptions options_;
   const bool activations_on_host_;
   const std::vector<int64_t> attention_chunks_;  // 0: as the configuration has them
+  const bool states_in_files_;
   const double limit_;
   const double host_limit_;
+  const double file_limit_;
   const bool offloads_;
   MemoryEstimator estimator_;
   LayoutSpace layouts_;
@@ -252,8 +267,10 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
   const auto visit = [&](const LayoutAxes& visited) -> absl::StatusOr<bool> {
     if (least_alone && !KeepsLeast(visited)) return true;
     if (activations_on_host_ && PutsOffGradients(visited.schedule)) return true;
+    if (states_in_files_ && visited.host_fraction == 0) return true;
     LayoutAxes axes = visited;
     axes.activations_on_host = activations_on_host_;
+    axes.states_in_files = states_in_files_;
     for (const int64_t chunk : attention_chunks_) {
       axes.attention_chunk_on_host = chunk;
       MEGATRON_RETURN_IF_ERROR(predict(axes));
@@ -395,6 +412,7 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   for (const RankPlan& stage : plan.stages) {
     found.memory_bytes = std::max(found.memory_bytes, stage.total_bytes());
     found.host_bytes = std::max(found.host_bytes, stage.host_bytes());
+    found.file_bytes = std::max(found.file_bytes, stage.file_bytes);
   }
   MEGATRON_ASSIGN_OR_RETURN(const ExplainedStep step,
                             ExplainStep(resolved, options.trainer.model.padded_vocab_size,
@@ -422,7 +440,8 @@ absl::Status Search::Try(const Candidate& candidate, LayoutPredictor* predictor)
   auto planned = Plan(candidate.axes);
   if (!planned.ok()) {
     Refuse(std::string(planned.status().message()));
-  } else if (!Fits({double(planned->memory_bytes), double(planned->host_bytes)})) {
+  } else if (!Fits({double(planned->memory_bytes), double(planned->host_bytes),
+                    double(planned->file_bytes)})) {
     Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
   } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
     // The closed form orders candidates; those that are taken have their schedule played.
@@ -495,6 +514,7 @@ absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candida
     found_.least = candidate->axes;
     found_.least_bytes = needs.device;
     found_.least_host_bytes = needs.host;
+    found_.least_file_bytes = needs.files;
   }
   return false;
 }
@@ -508,8 +528,6 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   // The machine that plans may have no GPU.
   run.layout.attention_chunks_on_host =
       planner_.is_gpu && resolved_.recompute().attention_chunks_on_host();
-  run.layout.states_in_files =
-      planner_.is_gpu && !config_.optimizer().optimizer_offload_path().empty();
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 
@@ -569,17 +587,34 @@ std::vector<int64_t> ChunksOnHost(const config::PretrainConfig& config,
   return chunks;
 }
 
+// Returns the folder in which states may lie in files; empty where there is none, or a disk of
+// unknown rates that nobody asks for.
+std::string StateFolder(const config::PretrainConfig& config, const Hardware& hardware) {
+  if (config.optimizer().has_optimizer_offload_path())
+    return config.optimizer().optimizer_offload_path();
+  return KnowsDisk(hardware) ? hardware.disk_directory() : "";
+}
+
 // Returns what further searches leave on the host, each for where nothing before it fits.
 std::vector<OnHost> FurtherPlaces(const config::PretrainConfig& config,
                                   const config::PretrainConfig& resolved, const Planner& planner,
                                   const SearchOptions& options) {
   std::vector<OnHost> places;
-  if (!MayOffloadLayers(resolved, planner, options)) return places;
-  places.push_back({/*activations=*/true});
-  const std::vector<int64_t> chunks = ChunksOnHost(config, resolved, planner.is_gpu);
-  if (chunks.empty()) return places;
-  places.push_back({/*activations=*/false, chunks});
-  places.push_back({/*activations=*/true, chunks});
+  const bool may_offload_layers = MayOffloadLayers(resolved, planner, options);
+  std::vector<int64_t> chunks;
+  if (may_offload_layers) chunks = ChunksOnHost(config, resolved, planner.is_gpu);
+  const auto add = [&](const std::string& folder) {
+    if (may_offload_layers) places.push_back({/*activations=*/true, {}, folder});
+    if (chunks.empty()) return;
+    places.push_back({/*activations=*/false, chunks, folder});
+    places.push_back({/*activations=*/true, chunks, folder});
+  };
+  add("");
+  const std::string folder =
+      options.offloads && KnowsHost(planner) ? StateFolder(config, *planner.hardware) : "";
+  if (folder.empty()) return places;
+  places.push_back({/*activations=*/false, {}, folder});
+  add(folder);
   return places;
 }
 
@@ -593,6 +628,7 @@ void AddSearch(const LayoutSearch& before, LayoutSearch* found) {
   found->least = before.least;
   found->least_bytes = before.least_bytes;
   found->least_host_bytes = before.least_host_bytes;
+  found->least_file_bytes = before.least_file_bytes;
 }
 
 absl::Status CheckRanks(int64_t ranks) {
@@ -624,7 +660,8 @@ absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config,
   MEGATRON_ASSIGN_OR_RETURN(LayoutSearch found,
                             Search(config, resolved, vocab_size, planner, options).Run());
   // Whether layouts without these on the host were looked at: --set may write where they lie.
-  bool without_activations = found.layouts > 0, without_attention = found.layouts > 0;
+  bool without_activations = found.layouts > 0, without_attention = found.layouts > 0,
+       without_files = found.layouts > 0;
   for (const OnHost& on_host : FurtherPlaces(config, resolved, planner, options)) {
     const bool fits_nowhere = found.best.empty() && found.too_large == found.layouts;
     if (!fits_nowhere) break;
@@ -635,6 +672,8 @@ absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config,
     next.needs_activations_on_host =
         !next.best.empty() && on_host.activations && without_activations;
     next.needs_attention_on_host = !next.best.empty() && moves_attention && without_attention;
+    next.needs_files = !next.best.empty() && !on_host.state_folder.empty() && without_files;
+    without_files |= on_host.state_folder.empty();
     without_activations |= !on_host.activations;
     without_attention |= !moves_attention;
     AddSearch(found, &next);

@@ -8,8 +8,9 @@
 // at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, to
 // share out the optimizer, gradients and weights, and to leave the optimizer's states on the host.
 // Where none of these fits, each is looked at with the activations of all layers on the host, then
-// with attention in chunks whose queries, keys and values lie there, then with both. They are
-// ordered by the predicted time, and looked at from the fastest on. One that doesn't fit into
+// with attention in chunks whose queries, keys and values lie there, then with both; and then the
+// same with the optimizer's states in files, where the configuration or the hardware names a folder.
+// They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit into
 // memory, by an estimate, is left out; a layout is taken only if the trainer's own rules accept it
 // and its plan on the meta device fits. The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
@@ -64,9 +65,10 @@ struct FoundLayout {
   config::PretrainConfig config;  // without its computed fields
   PlannedRun run;
   StepPrediction prediction;  // its seconds are those of ExplainStep()
-  // The most that any rank holds, and has on the host, planned on the meta device.
+  // The most that any rank holds, and has on the host and in files, planned on the meta device.
   int64_t memory_bytes = 0;
   int64_t host_bytes = 0;
+  int64_t file_bytes = 0;  // those of its file of optimizer states
 };
 
 struct LayoutSearch {
@@ -85,10 +87,12 @@ struct LayoutSearch {
   bool needs_host = false;  // nothing fits but with the optimizer's states on the host
   bool needs_activations_on_host = false;  // nothing fits but with activations there
   bool needs_attention_on_host = false;    // nothing fits but with attention in chunks there
+  bool needs_files = false;                // nothing fits but with the optimizer's states in files
   // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;
   double least_bytes = 0;
   double least_host_bytes = 0;
+  double least_file_bytes = 0;
 };
 
 // Expects a configuration as its text has it, without computed fields; its own layout is passed

@@ -339,6 +339,63 @@ TEST_F(SearchLayoutsTest, KeepsTheLimitOfTheHostAndItsUnknowns) {
   EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
 }
 
+// Where the host's memory has no room for 4.3 GB of states, a disk has.
+TEST_F(SearchLayoutsTest, LeavesStatesInFilesWhereNothingElseFits) {
+  Hardware hardware = *planner_.hardware;
+  hardware.set_disk_read_gb_per_s(3);
+  hardware.set_disk_write_gb_per_s(2);
+  hardware.set_disk_gb(100);
+  planner_.hardware = &hardware;
+  config::PretrainConfig config = Config("gpt3_857m");
+  SearchOptions options;
+  options.memory_bytes = 5 * kGiB;
+  options.host_bytes = 1 * kGiB;
+  // A folder must be known.
+  EXPECT_TRUE(Search(config, options)->best.empty());
+  hardware.set_disk_directory("/nvme");
+  const auto found = Search(config, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->first_refusal;
+  EXPECT_TRUE(found->needs_files);
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_TRUE(layout.axes.states_in_files) << DescribeLayout(layout.axes);
+    EXPECT_GT(layout.file_bytes, 0.4 * 4.3e9);
+    EXPECT_LE(layout.memory_bytes, options.memory_bytes);
+    EXPECT_LE(layout.host_bytes, options.host_bytes);
+    EXPECT_EQ(layout.config.optimizer().optimizer_offload_path(), "/nvme");
+    const auto loaded = LoadConfigFromString(layout.config.ShortDebugString(), "found",
+                                             {"system.device=cuda"}, ConfigPurpose::kDryRun);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+    const auto step = ExplainStep(loaded->config, padded, hardware, *planner_.program, kernels_);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->seconds.total, layout.prediction.seconds.total);
+    // Each step writes them all.
+    EXPECT_GT(step->seconds.optimizer, 0.9 * double(layout.file_bytes) / 2e9);
+  }
+  // The configuration's folder goes before that of the hardware.
+  config.mutable_optimizer()->set_optimizer_cpu_offload(true);
+  config.mutable_optimizer()->set_optimizer_offload_path("/mine");
+  const auto mine = Search(config, options);
+  ASSERT_TRUE(mine.ok()) << mine.status();
+  ASSERT_FALSE(mine->best.empty()) << mine->first_refusal;
+  EXPECT_EQ(mine->best[0].config.optimizer().optimizer_offload_path(), "/mine");
+  // In host memory it takes less time.
+  options.host_bytes = 0;
+  const auto roomy = Search(config, options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  ASSERT_FALSE(roomy->best.empty()) << roomy->first_refusal;
+  EXPECT_FALSE(roomy->needs_files);
+  EXPECT_FALSE(roomy->best[0].config.optimizer().has_optimizer_offload_path());
+  EXPECT_LT(roomy->best[0].prediction.seconds.total, found->best[0].prediction.seconds.total);
+  // A disk that is too small holds nothing.
+  options.host_bytes = 1 * kGiB;
+  hardware.set_disk_gb(1);
+  const auto small = Search(config, options);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_TRUE(small->best.empty());
+}
+
 TEST_F(SearchLayoutsTest, ChoosesOffloadAnew) {
   config::PretrainConfig config = Config("gpt3_857m");
   config.mutable_optimizer()->set_optimizer_cpu_offload(true);
