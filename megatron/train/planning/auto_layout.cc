@@ -40,7 +40,7 @@ constexpr int64_t kMostFileBytes = 1 << 20;
 // Returns whether a layout may set the field.
 bool MayChange(absl::string_view path) {
   return absl::StartsWith(path, "parallel.") || absl::StartsWith(path, "recompute.") ||
-         path == kMicroBatch;
+         IsOfLayout(path) || path == kMicroBatch;
 }
 
 // Returns the overrides that make the second configuration from the first, and that set or remove
@@ -156,8 +156,12 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
       "layout: %s: the fastest of %s on %s, predicted to take %.3g s a step and %s on a rank%s",
       chosen.layout(), FormatQuantity(found.layouts, "layout"), FormatQuantity(ranks_, "rank"),
       chosen.predicted_seconds(), FormatBytes(first.memory_bytes),
-      first.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(first.host_bytes), " of the host")
-                           : ""));
+      absl::StrCat(first.host_bytes > 0
+                       ? absl::StrCat(", and ", FormatBytes(first.host_bytes), " of the host")
+                       : "",
+                   first.file_bytes > 0
+                       ? absl::StrCat(", and ", FormatBytes(first.file_bytes), " in files")
+                       : "")));
   for (size_t i = 1; i < found.best.size(); ++i) {
     const FoundLayout& other = found.best[i];
     chosen.add_line(absl::StrFormat(

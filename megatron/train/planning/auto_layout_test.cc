@@ -119,6 +119,22 @@ TEST_F(AutoLayoutTest, OnAProcessorAWrittenOffloadChangesNoLayout) {
   EXPECT_EQ(offload->predicted_seconds(), plain->predicted_seconds());
 }
 
+// A GPU of 143 MiB has no room for 196 MiB of weights, gradients and states.
+TEST_F(AutoLayoutTest, ARunLeavesOnTheHostWhatItsLayoutHasThere) {
+  const std::vector<std::string> set = {"system.device=cuda", "model.hidden_size=512"};
+  SetHardware(
+      "hardware { name: 'gpu' fp32_tflops: 60 bf16_tflops: 900 memory_gib: 0.14 "
+      "memory_gb_per_s: 3000 link_gb_per_s: 300 domain: 8 network_gb_per_s: 50 "
+      "host_link_gb_per_s: 50 host_memory_gb_per_s: 50 host_memory_gb: 10 }");
+  const auto chosen = Choose(1, set);
+  ASSERT_THAT(chosen, IsOk());
+  EXPECT_THAT(chosen->layout(), HasSubstr("on the host"));
+  const auto loaded =
+      LoadConfigFromString(kText, "x.textproto", WithLayout(set, *chosen), ConfigPurpose::kDryRun);
+  ASSERT_THAT(loaded, IsOk());
+  EXPECT_TRUE(loaded->config.optimizer().optimizer_cpu_offload());
+}
+
 TEST_F(AutoLayoutTest, NamesFieldsThatThePredictionDoesNotKnow) {
   EXPECT_THAT(Lines(*Choose(4)), Not(HasSubstr("log_params_norm")));
   EXPECT_THAT(Lines(*Choose(4, {"logging.log_params_norm=true"})),
