@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/plan_facts.pb.h"
 #include "megatron/train/planning/layout_axes.h"
 #include "megatron/train/trainer/run_plan.h"
 
