@@ -1,15 +1,16 @@
 #include "tools/torch_checkpoint/dcp_weights.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "glog/logging.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "tools/torch_checkpoint/pickle.h"
-#include "tools/torch_checkpoint/torch_file.h"
 
 namespace megatron {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using Kind = PickleValue::Kind;
 using Sizes = std::vector<int64_t>;
 using Tensors = std::map<std::string, DcpTensor, std::less<>>;
+using Objects = std::map<std::string, DcpPlace, std::less<>>;
 
 // More parts of one tensor, or of one layer of it, than any layout of ranks makes.
 constexpr size_t kMostChunks = 16384;
@@ -66,13 +68,17 @@ absl::StatusOr<DcpChunk> ReadChunkOf(const PickleValue& value, const Sizes& shap
   return chunk;
 }
 
-absl::StatusOr<Tensors> ReadTensors(const PickleValue& root) {
+absl::StatusOr<DcpMetadata> ReadNames(const PickleValue& root) {
   MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const all,
                             Field(root, "state_dict_metadata", Kind::kDict));
-  Tensors tensors;
+  DcpMetadata metadata;
   for (const auto& [name, value] : all->entries) {
     if (!name->is(Kind::kText)) return Broken("a name is no text");
-    if (value->Get("chunks") == nullptr || !IsFloating(*value)) continue;
+    if (value->Get("chunks") == nullptr) {
+      metadata.objects[name->text] = {};
+      continue;
+    }
+    if (!IsFloating(*value)) continue;
     DcpTensor tensor;
     MEGATRON_ASSIGN_OR_RETURN(tensor.shape, SizesField(*value, "size"));
     MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const chunks,
@@ -81,9 +87,9 @@ absl::StatusOr<Tensors> ReadTensors(const PickleValue& root) {
       MEGATRON_ASSIGN_OR_RETURN(DcpChunk read, ReadChunkOf(*chunk, tensor.shape));
       tensor.chunks.push_back(std::move(read));
     }
-    tensors[name->text] = std::move(tensor);
+    metadata.tensors[name->text] = std::move(tensor);
   }
-  return tensors;
+  return metadata;
 }
 
 bool IsPlainName(absl::string_view name) {
@@ -91,7 +97,7 @@ bool IsPlainName(absl::string_view name) {
          name.find('/') == absl::string_view::npos && name.find('\0') == absl::string_view::npos;
 }
 
-absl::Status ReadPlace(const PickleValue& info, DcpChunk* chunk) {
+absl::Status ReadPlace(const PickleValue& info, DcpPlace* place) {
   MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const file,
                             Field(info, "relative_path", Kind::kText));
   MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const begin, Field(info, "offset", Kind::kInt));
@@ -100,14 +106,14 @@ absl::Status ReadPlace(const PickleValue& info, DcpChunk* chunk) {
   if (transforms != nullptr && !transforms->is(Kind::kNone)) return Broken("a part is compressed");
   if (!IsPlainName(file->text)) return Broken("a part is outside the directory");
   if (begin->integer < 0 || length->integer < 0) return Broken("a part has a negative place");
-  chunk->file = file->text;
-  chunk->begin = static_cast<uint64_t>(begin->integer);
-  chunk->length = static_cast<uint64_t>(length->integer);
+  place->file = file->text;
+  place->begin = static_cast<uint64_t>(begin->integer);
+  place->length = static_cast<uint64_t>(length->integer);
   return absl::OkStatus();
 }
 
-// Gives the chunks their places.
-absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors) {
+// Gives the chunks and the objects their places.
+absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors, Objects* objects) {
   MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const all, Field(root, "storage_data", Kind::kDict));
   std::map<std::pair<absl::string_view, Sizes>, DcpChunk*> chunks;
   for (auto& [name, tensor] : *tensors) {
@@ -118,6 +124,10 @@ absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors) {
   }
   for (const auto& [index, info] : all->entries) {
     MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const name, Field(*index, "fqn", Kind::kText));
+    if (const auto object = objects->find(name->text); object != objects->end()) {
+      MEGATRON_RETURN_IF_ERROR(ReadPlace(*info, &object->second));
+      continue;
+    }
     if (tensors->find(name->text) == tensors->end()) continue;
     MEGATRON_ASSIGN_OR_RETURN(Sizes offset, SizesField(*index, "offset"));
     const auto found = chunks.find({absl::string_view(name->text), std::move(offset)});
@@ -127,6 +137,8 @@ absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors) {
   for (const auto& [key, chunk] : chunks) {
     if (chunk->file.empty()) return Broken(absl::StrCat("a part of ", key.first, " has no file"));
   }
+  for (auto object = objects->begin(); object != objects->end();)
+    object = object->second.file.empty() ? objects->erase(object) : std::next(object);
   return absl::OkStatus();
 }
 
@@ -231,24 +243,32 @@ void ForEachFlatRun(const DcpTensor& tensor, const DcpChunk& chunk, int64_t inde
   }
 }
 
+absl::StatusOr<absl::string_view> BytesOf(const MappedFile& file, const DcpPlace& place) {
+  const absl::string_view data = file.data();
+  if (place.begin <= data.size() && place.length <= data.size() - place.begin)
+    return data.substr(place.begin, place.length);
+  return absl::DataLossError(absl::StrCat(file.path(), ", byte ", place.begin,
+                                          ": the file is shorter than .metadata says"));
+}
+
 }  // namespace
 
-absl::StatusOr<Tensors> ParseDcpMetadata(absl::string_view text) {
+absl::StatusOr<DcpMetadata> ParseDcpMetadata(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const Pickle pickle, Pickle::Parse(text));
-  MEGATRON_ASSIGN_OR_RETURN(Tensors tensors, ReadTensors(pickle.root()));
-  MEGATRON_RETURN_IF_ERROR(ReadPlaces(pickle.root(), &tensors));
-  MEGATRON_RETURN_IF_ERROR(ReadFlattened(pickle.root(), &tensors));
-  return tensors;
+  MEGATRON_ASSIGN_OR_RETURN(DcpMetadata metadata, ReadNames(pickle.root()));
+  MEGATRON_RETURN_IF_ERROR(ReadPlaces(pickle.root(), &metadata.tensors, &metadata.objects));
+  MEGATRON_RETURN_IF_ERROR(ReadFlattened(pickle.root(), &metadata.tensors));
+  return metadata;
 }
 
 absl::StatusOr<std::unique_ptr<DcpWeights>> DcpWeights::Open(const std::string& directory) {
   const std::string path = JoinPath(directory, ".metadata");
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             ReadFileToString(PosixFileSystem(), path, kMostMetadataBytes));
-  std::unique_ptr<DcpWeights> weights(new DcpWeights());
-  MEGATRON_ASSIGN_OR_RETURN(weights->tensors_, ParseDcpMetadata(text),
+  std::unique_ptr<DcpWeights> weights(new DcpWeights(directory));
+  MEGATRON_ASSIGN_OR_RETURN(weights->metadata_, ParseDcpMetadata(text),
                             _.SetPrepend() << path << ": ");
-  for (const auto& [name, tensor] : weights->tensors_) {
+  for (const auto& [name, tensor] : weights->metadata_.tensors) {
     for (const DcpChunk& chunk : tensor.chunks) {
       if (weights->files_.find(chunk.file) != weights->files_.end()) continue;
       MEGATRON_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(JoinPath(directory, chunk.file)));
@@ -260,51 +280,72 @@ absl::StatusOr<std::unique_ptr<DcpWeights>> DcpWeights::Open(const std::string& 
 
 std::vector<std::string> DcpWeights::Names() const {
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  for (const auto& [name, tensor] : metadata_.tensors) names.push_back(name);
   return names;
 }
 
 const std::vector<int64_t>* DcpWeights::ShapeOf(absl::string_view name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second.shape;
+  const auto found = metadata_.tensors.find(name);
+  return found == metadata_.tensors.end() ? nullptr : &found->second.shape;
 }
 
-absl::Status DcpWeights::ReadChunk(const DcpTensor& tensor, const DcpChunk& chunk, int64_t index,
-                                   const Tensor& out) const {
+std::vector<std::string> DcpWeights::ObjectNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, place] : metadata_.objects) names.push_back(name);
+  return names;
+}
+
+absl::StatusOr<std::string> DcpWeights::ReadObject(absl::string_view name) const {
+  const DcpPlace& place = metadata_.objects.find(name)->second;
+  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file,
+                            MappedFile::Open(JoinPath(directory_, place.file)));
+  MEGATRON_ASSIGN_OR_RETURN(const absl::string_view bytes, BytesOf(file, place));
+  return std::string(bytes);
+}
+
+absl::StatusOr<TorchTensor> DcpWeights::PartOf(const DcpChunk& chunk) const {
   const MappedFile& file = files_.find(chunk.file)->second;
   const auto broken = [&](absl::string_view what) {
     return absl::DataLossError(absl::StrCat(file.path(), ", byte ", chunk.begin, ": ", what));
   };
-  const absl::string_view data = file.data();
-  if (chunk.begin > data.size() || chunk.length > data.size() - chunk.begin)
-    return broken("the file is shorter than .metadata says");
-  const absl::string_view bytes = data.substr(chunk.begin, chunk.length);
+  MEGATRON_ASSIGN_OR_RETURN(const absl::string_view bytes, BytesOf(file, chunk));
   const absl::StatusOr<TorchFile> saved = TorchFile::Parse(bytes);
   if (!saved.ok()) return broken(saved.status().message());
-  const absl::StatusOr<TorchTensor> part = saved->TensorOf(saved->root());
+  absl::StatusOr<TorchTensor> part = saved->TensorOf(saved->root());
   if (!part.ok()) return broken(part.status().message());
   if (part->shape != chunk.size) return broken("the part has another shape than .metadata says");
+  return part;
+}
+
+void DcpWeights::Forget(const DcpChunk& chunk) const {
+  const MappedFile& file = files_.find(chunk.file)->second;
+  file.Forget(file.data().substr(chunk.begin, chunk.length));
+}
+
+absl::Status DcpWeights::ReadChunk(const DcpTensor& tensor, const DcpChunk& chunk, int64_t index,
+                                   const Tensor& out) const {
+  MEGATRON_ASSIGN_OR_RETURN(const TorchTensor part, PartOf(chunk));
   if (!tensor.block.empty()) {
     ForEachFlatRun(tensor, chunk, index, [&](int64_t from, int64_t to, int64_t count) {
-      CopyElements(*part, from, count, out, to);
+      CopyElements(part, from, count, out, to);
     });
   } else if (index < 0) {
     ForEachRun(tensor.shape, chunk, 0, [&](int64_t from, int64_t to, int64_t count) {
-      CopyElements(*part, from, count, out, to);
+      CopyElements(part, from, count, out, to);
     });
   } else {
     // The part of one index of the first dim.
     const int64_t skipped = (index - chunk.offset[0]) * (Product(chunk.size) / chunk.size[0]);
     ForEachRun(tensor.shape, chunk, 1, [&](int64_t from, int64_t to, int64_t count) {
-      CopyElements(*part, skipped + from, count, out, to);
+      CopyElements(part, skipped + from, count, out, to);
     });
   }
-  file.Forget(bytes);
+  Forget(chunk);
   return absl::OkStatus();
 }
 
 absl::Status DcpWeights::Read(absl::string_view name, int64_t index, const Tensor& out) const {
-  const DcpTensor& tensor = tensors_.find(name)->second;
+  const DcpTensor& tensor = metadata_.tensors.find(name)->second;
   const size_t first = index < 0 ? 0 : 1;
   const bool is_flat = !tensor.block.empty();
   std::vector<const DcpChunk*> chunks;
@@ -339,6 +380,34 @@ absl::Status DcpWeights::Read(absl::string_view name, int64_t index, const Tenso
     MEGATRON_RETURN_IF_ERROR(ReadChunk(tensor, *chunk, index, out));
   }
   return absl::OkStatus();
+}
+
+absl::Status DcpWeights::ReadElements(absl::string_view name, int64_t begin,
+                                      const Tensor& out) const {
+  const DcpTensor& tensor = metadata_.tensors.find(name)->second;
+  const int64_t end = begin + out.numel();
+  CHECK(tensor.shape.size() == 1 && begin >= 0 && end <= tensor.shape[0]) << name;
+  const absl::Status broken =
+      absl::DataLossError(absl::StrCat("the parts of ", name, " overlap or leave holes"));
+  if (!tensor.block.empty()) return broken;
+  std::vector<const DcpChunk*> chunks;
+  for (const DcpChunk& chunk : tensor.chunks) {
+    if (chunk.offset[0] < end && begin < chunk.offset[0] + chunk.size[0]) chunks.push_back(&chunk);
+  }
+  std::sort(chunks.begin(), chunks.end(),
+            [](const DcpChunk* a, const DcpChunk* b) { return a->offset[0] < b->offset[0]; });
+  int64_t next = begin;
+  for (const DcpChunk* chunk : chunks) {
+    // The first of them may begin earlier.
+    const int64_t skipped = next - chunk->offset[0];
+    if (skipped < 0 || (skipped > 0 && next > begin)) return broken;
+    MEGATRON_ASSIGN_OR_RETURN(const TorchTensor part, PartOf(*chunk));
+    const int64_t last = std::min(end, chunk->offset[0] + chunk->size[0]);
+    CopyElements(part, skipped, last - next, out, next - begin);
+    Forget(*chunk);
+    next = last;
+  }
+  return next == end ? absl::OkStatus() : broken;
 }
 
 }  // namespace megatron

@@ -138,6 +138,71 @@ TEST(DcpWeightsTest, ReadsBlocksThatWereFlattened) {
   }
 }
 
+// The buckets of Megatron's distributed optimizer are vectors in parts of any size.
+TEST(DcpWeightsTest, ReadsElementsOfAVectorInParts) {
+  const std::string directory = JoinPath(testing::TempDir(), "pieces");
+  ASSERT_THAT(PosixFileSystem().CreateDirs(directory), IsOk());
+  DcpWriter writer;
+  writer.AddPiece("v", 9, 5, {5, 6, 7});
+  writer.AddPiece("v", 9, 0, {0, 1, 2, 3, 4});
+  writer.AddPiece("v", 9, 8, {8});
+  writer.AddPiece("hole", 9, 0, {0, 1, 2});
+  writer.AddPiece("hole", 9, 4, {4, 5, 6, 7, 8});
+  writer.AddPiece("overlap", 9, 0, {0, 1, 2, 3, 4, 5});
+  writer.AddPiece("overlap", 9, 5, {5, 6, 7, 8});
+  writer.AddFlattened("flat", Counting({8}), {2}, 2);
+  writer.Write(directory);
+  const auto weights = DcpWeights::Open(directory);
+  ASSERT_THAT(weights, IsOk());
+  std::vector<float> values;
+  const auto read = [&](const char* name, int64_t begin, int64_t count) {
+    values.assign(static_cast<size_t>(count), -1);
+    return (*weights)->ReadElements(name, begin, Tensor(values.data(), DType::kFloat32, {count}));
+  };
+  for (int64_t begin = 0; begin < 9; ++begin) {
+    for (int64_t count = 1; begin + count <= 9; ++count) {
+      ASSERT_THAT(read("v", begin, count), IsOk());
+      for (int64_t i = 0; i < count; ++i)
+        EXPECT_EQ(values[static_cast<size_t>(i)], static_cast<float>(begin + i));
+    }
+  }
+  const auto broken = StatusIs(absl::StatusCode::kDataLoss, HasSubstr("overlap or leave holes"));
+  EXPECT_THAT(read("hole", 4, 5), IsOk());
+  EXPECT_THAT(read("hole", 1, 5), broken);
+  EXPECT_THAT(read("hole", 3, 2), broken);
+  EXPECT_THAT(read("hole", 2, 2), broken);
+  EXPECT_THAT(read("overlap", 0, 5), IsOk());
+  EXPECT_THAT(read("overlap", 0, 6), broken);
+  EXPECT_THAT(read("overlap", 5, 2), broken);
+  EXPECT_THAT(read("flat", 0, 8), broken);
+}
+
+TEST(DcpWeightsTest, ReadsWhatIsNoTensor) {
+  const std::string directory = JoinPath(testing::TempDir(), "objects");
+  ASSERT_THAT(PosixFileSystem().CreateDirs(directory), IsOk());
+  TorchFileWriter object;
+  object.pickle().BeginList().Int(7).EndList();
+  DcpWriter writer;
+  writer.Add("w", Counting({2, 3}), {1, 1});
+  writer.AddObject("optimizer/shard_0_1", object.Finish());
+  writer.Write(directory);
+  auto weights = DcpWeights::Open(directory);
+  ASSERT_THAT(weights, IsOk());
+  EXPECT_THAT((*weights)->Names(), ElementsAre("w"));
+  EXPECT_THAT((*weights)->ObjectNames(), ElementsAre("optimizer/shard_0_1"));
+  const auto bytes = (*weights)->ReadObject("optimizer/shard_0_1");
+  ASSERT_THAT(bytes, IsOk());
+  EXPECT_EQ(*bytes, object.Finish());
+  // A file that ends in front of it.
+  const std::string file = JoinPath(directory, "__0_0.distcp");
+  const std::string whole = ReadFileToString(PosixFileSystem(), file, 1 << 20).value();
+  std::ofstream(file, std::ios::binary) << whole.substr(0, whole.size() - 1);
+  weights = DcpWeights::Open(directory);
+  ASSERT_THAT(weights, IsOk());
+  EXPECT_THAT((*weights)->ReadObject("optimizer/shard_0_1").status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("shorter")));
+}
+
 // No byte that is changed makes the program end or read elsewhere.
 TEST(DcpWeightsTest, DamagedBlocksAreRefusedOrReadAsOtherValues) {
   const std::string directory = JoinPath(testing::TempDir(), "damaged_blocks");
@@ -186,9 +251,9 @@ TEST(DcpWeightsTest, DamagedMetadataIsRefusedOrSaysSomethingElse) {
     for (const int mask : {0x01, 0x40, 0xff}) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ mask);
-      const auto tensors = ParseDcpMetadata(damaged);
-      if (!tensors.ok()) continue;
-      for (const auto& [name, tensor] : *tensors) {
+      const auto metadata = ParseDcpMetadata(damaged);
+      if (!metadata.ok()) continue;
+      for (const auto& [name, tensor] : metadata->tensors) {
         for (const DcpChunk& chunk : tensor.chunks) {
           for (size_t d = 0; d < tensor.shape.size(); ++d)
             EXPECT_LE(chunk.offset[d] + chunk.size[d], tensor.shape[d]) << name;

@@ -214,6 +214,18 @@ void DcpWriter::AddFlattened(const std::string& name, const TestTensor& tensor,
       });
 }
 
+void DcpWriter::AddPiece(const std::string& name, int64_t elements, int64_t begin,
+                         const std::vector<float>& values) {
+  Entry& entry = entries_[name];
+  entry.shape = {elements};
+  AddChunk({begin}, {{static_cast<int64_t>(values.size())}, values}, &entry);
+}
+
+void DcpWriter::AddObject(const std::string& name, const std::string& file) {
+  objects_[name] = {{}, {}, data_.size(), file.size()};
+  data_ += file;
+}
+
 std::string DcpWriter::Metadata() const {
   PickleWriter pickle;
   pickle.BeginObject(kMetadata, "Metadata").Text("state_dict_metadata").BeginDict();
@@ -228,16 +240,26 @@ std::string DcpWriter::Metadata() const {
     }
     pickle.EndList().EndObject();
   }
+  for (const auto& [name, object] : objects_)
+    pickle.Text(name).BeginObject(kMetadata, "BytesStorageMetadata").EndObject();
   pickle.EndDict().Text("storage_data").BeginDict();
+  const auto put_place = [&](const Chunk& chunk) {
+    pickle.BeginObject("torch.distributed.checkpoint.filesystem", "_StorageInfo");
+    pickle.Text("relative_path").Text(kFile);
+    pickle.Text("offset").Int(static_cast<int64_t>(chunk.begin));
+    pickle.Text("length").Int(static_cast<int64_t>(chunk.length)).EndObject();
+  };
   for (const auto& [name, entry] : entries_) {
     for (const Chunk& chunk : entry.chunks) {
       pickle.BeginObject(kMetadata, "MetadataIndex").Text("fqn").Text(name);
       pickle.Text("offset").Size(chunk.offset).Text("index").None().EndObject();
-      pickle.BeginObject("torch.distributed.checkpoint.filesystem", "_StorageInfo");
-      pickle.Text("relative_path").Text(kFile);
-      pickle.Text("offset").Int(static_cast<int64_t>(chunk.begin));
-      pickle.Text("length").Int(static_cast<int64_t>(chunk.length)).EndObject();
+      put_place(chunk);
     }
+  }
+  for (const auto& [name, object] : objects_) {
+    pickle.BeginObject(kMetadata, "MetadataIndex").Text("fqn").Text(name);
+    pickle.Text("offset").None().Text("index").None().EndObject();
+    put_place(object);
   }
   pickle.EndDict().Text("mcore_data").BeginDict();
   for (const auto& [name, entry] : entries_) {

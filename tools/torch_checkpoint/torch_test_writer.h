@@ -80,6 +80,11 @@ class DcpWriter {
   // Megatron's distributed optimizer.
   void AddFlattened(const std::string& name, const TestTensor& tensor,
                     const std::vector<int64_t>& parts, int64_t pieces);
+  // Adds a part of a tensor with one dim and so many elements: those from `begin` on.
+  void AddPiece(const std::string& name, int64_t elements, int64_t begin,
+                const std::vector<float>& values);
+  // Adds what is no tensor, a file of torch.save.
+  void AddObject(const std::string& name, const std::string& file);
   std::string Metadata() const;
   // Writes .metadata and the file of the parts into the directory, which exists.
   void Write(const std::string& directory) const;
@@ -98,6 +103,7 @@ class DcpWriter {
   void AddChunk(const std::vector<int64_t>& offset, const TestTensor& part, Entry* entry);
 
   std::map<std::string, Entry> entries_;
+  std::map<std::string, Chunk> objects_;
   std::string data_;
 };
 
