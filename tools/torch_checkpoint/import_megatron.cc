@@ -7,17 +7,21 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/mapped_file.h"
 #include "megatron/base/round_up.h"
@@ -34,6 +38,8 @@
 #include "tools/common/tool_main.h"
 #include "tools/torch_checkpoint/dcp_weights.h"
 #include "tools/torch_checkpoint/megatron_args.h"
+#include "tools/torch_checkpoint/megatron_layout.h"
+#include "tools/torch_checkpoint/optimizer_buffers.h"
 #include "tools/torch_checkpoint/torch_file.h"
 #include "tools/torch_checkpoint/torch_import.h"
 #include "tools/torch_checkpoint/torch_progress.h"
@@ -54,6 +60,7 @@ namespace megatron {
 namespace {
 
 constexpr char kWords[] = "embedding.word_embeddings.weight";
+constexpr char kCommon[] = "common_state/shard_0_1";  // an object in place of common.pt
 
 // What lies in the directory that the user named.
 struct Checkpoint {
@@ -61,6 +68,7 @@ struct Checkpoint {
   std::string arguments;  // the file that has Megatron's arguments
   bool is_universal = false;
   std::unique_ptr<TorchWeights> weights;
+  const DcpWeights* dcp = nullptr;  // the same as Megatron's format; null: it is another
 };
 
 // Megatron's directory of checkpoints names the last one.
@@ -82,7 +90,9 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(FileSystem& fs, const std::string& pat
   MEGATRON_ASSIGN_OR_RETURN(checkpoint.directory, LastCheckpoint(fs, path));
   const std::string& directory = checkpoint.directory;
   if (fs.Stat(JoinPath(directory, ".metadata")).ok()) {
-    MEGATRON_ASSIGN_OR_RETURN(checkpoint.weights, DcpWeights::Open(directory));
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<DcpWeights> weights, DcpWeights::Open(directory));
+    checkpoint.dcp = weights.get();
+    checkpoint.weights = std::move(weights);
     checkpoint.arguments = JoinPath(directory, "common.pt");
     return checkpoint;
   }
@@ -98,6 +108,42 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(FileSystem& fs, const std::string& pat
       "(zero/)"));
 }
 
+// The file of torch.save that says what no tensor says: the arguments, and how far the run had
+// come.
+class CommonFile {
+ public:
+  static absl::StatusOr<CommonFile> Open(const Checkpoint& checkpoint) {
+    CommonFile common;
+    common.name_ = checkpoint.arguments;
+    if (PosixFileSystem().Stat(checkpoint.arguments).ok()) {
+      MEGATRON_ASSIGN_OR_RETURN(common.file_, MappedFile::Open(checkpoint.arguments));
+      return common;
+    }
+    if (checkpoint.dcp != nullptr &&
+        absl::c_linear_search(checkpoint.dcp->ObjectNames(), kCommon)) {
+      common.name_ = absl::StrCat(checkpoint.directory, ", ", kCommon);
+      MEGATRON_ASSIGN_OR_RETURN(common.bytes_, checkpoint.dcp->ReadObject(kCommon));
+      return common;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.arguments,
+        " is not there: --config=FILE says what the model is, and a run cannot go on"));
+  }
+
+  const std::string& name() const { return name_; }
+  absl::StatusOr<TorchFile> Parse() const {
+    absl::StatusOr<TorchFile> saved =
+        TorchFile::Parse(file_.has_value() ? file_->data() : absl::string_view(bytes_));
+    if (saved.ok()) return saved;
+    return absl::Status(saved.status().code(), absl::StrCat(name_, ": ", saved.status().message()));
+  }
+
+ private:
+  std::string name_;
+  std::optional<MappedFile> file_;
+  std::string bytes_;  // where there is no file of its own
+};
+
 // Returns the arguments' model, and the size of the vocabulary without padding; 0 where they do not
 // say it.
 struct TheirModel {
@@ -105,9 +151,8 @@ struct TheirModel {
   int64_t vocab_size = 0;
 };
 
-absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoint) {
+absl::StatusOr<TheirModel> ReadModel(const Checkpoint& checkpoint) {
   TheirModel model;
-  const std::string& path = checkpoint.arguments;
   if (const std::string given = absl::GetFlag(FLAGS_config); !given.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
                               LoadConfig(given, {}, ConfigPurpose::kDryRun));
@@ -121,22 +166,17 @@ absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoin
     model.vocab_size = loaded.config.data().vocab_size();
     return model;
   }
-  if (!fs.Stat(path).ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not there: --config=FILE says what the model is"));
-  }
-  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
-                            _.SetPrepend() << path << ": ");
-  const PickleValue* const arguments = saved.root().Get("args");
+  MEGATRON_ASSIGN_OR_RETURN(const CommonFile common, CommonFile::Open(checkpoint));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, common.Parse());
+  const PickleValue* const arguments = saved.object().Get("args");
   if (arguments == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has no arguments of Megatron: --config=FILE says what the model is"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        common.name(), " has no arguments of Megatron: --config=FILE says what the model is"));
   }
   const bool goes_on = absl::GetFlag(FLAGS_continue_run);
   MEGATRON_ASSIGN_OR_RETURN(
       model.config, goes_on ? ConfigOfMegatronRun(*arguments) : ConfigOfMegatronArgs(*arguments),
-      _.SetPrepend() << path << ": ");
+      _.SetPrepend() << common.name() << ": ");
   model.vocab_size = std::max<int64_t>(MegatronNumber(*arguments, "vocab_size"), 0);
   return model;
 }
@@ -182,19 +222,56 @@ absl::StatusOr<CheckedConfig> Check(config::PretrainConfig config) {
   return checked;
 }
 
+// Returns the objects that say how far optimizers had come: dp_reshardable has them in place of
+// what common.pt says in other forms.
+absl::StatusOr<std::vector<std::string>> ReadOptimizers(const DcpWeights& checkpoint) {
+  std::vector<std::string> objects;
+  for (const std::string& name : checkpoint.ObjectNames()) {
+    if (!absl::StrContains(name, "optimizer.distributed.") ||
+        (!absl::StrContains(name, ".optimizer/") && !absl::StrContains(name, ".grad_scaler/")))
+      continue;
+    MEGATRON_ASSIGN_OR_RETURN(std::string object, checkpoint.ReadObject(name));
+    objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
 // Reads how far the run had come.
 absl::StatusOr<TorchProgress> ReadProgress(const Checkpoint& checkpoint, bool is_fp16) {
-  const std::string& path = checkpoint.arguments;
-  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
-                            _.SetPrepend() << path << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(const CommonFile common, CommonFile::Open(checkpoint));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, common.Parse());
+  std::vector<std::string> optimizers;
+  if (checkpoint.dcp != nullptr) {
+    MEGATRON_ASSIGN_OR_RETURN(optimizers, ReadOptimizers(*checkpoint.dcp));
+  }
   const absl::StatusOr<TorchProgress> progress =
       checkpoint.is_universal
           ? UniversalProgress(saved, JoinPath(checkpoint.directory, "zero"), is_fp16)
-          : MegatronProgress(saved, is_fp16);
+          : MegatronProgress(saved, optimizers, is_fp16);
   if (progress.ok()) return progress;
   return absl::Status(progress.status().code(),
-                      absl::StrCat(path, " ", progress.status().message()));
+                      absl::StrCat(common.name(), " ", progress.status().message()));
+}
+
+// Returns the optimizer's states that are in buffers, and nothing where they are not.
+absl::StatusOr<std::optional<OptimizerBuffers>> OpenBuffers(const Checkpoint& checkpoint,
+                                                            const TorchImport& import,
+                                                            const ModelOptions& model) {
+  if (checkpoint.dcp == nullptr || !OptimizerBuffers::AreIn(*checkpoint.dcp)) return std::nullopt;
+  MEGATRON_ASSIGN_OR_RETURN(const CommonFile common, CommonFile::Open(checkpoint));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, common.Parse());
+  const PickleValue* const arguments = saved.object().Get("args");
+  if (arguments == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        common.name(),
+        " has no arguments of Megatron, which say how ranks shared the optimizer's states"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const MegatronLayout layout, LayoutOfMegatronArgs(*arguments),
+                            _.SetPrepend() << common.name() << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(OptimizerBuffers buffers,
+                            OptimizerBuffers::Open(*checkpoint.dcp, model, layout, import.Blocks()),
+                            _.SetPrepend() << checkpoint.directory << ": ");
+  return std::optional<OptimizerBuffers>(std::move(buffers));
 }
 
 absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
@@ -204,11 +281,19 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
 }
 
 // Makes the checkpoint one of a run that goes on: with the optimizer's states, and with how far it
-// had come.
+// had come. `buffers` must live until it is saved.
 absl::Status SetRun(const Checkpoint& checkpoint, const TorchImport& import,
-                    const CheckedConfig& checked, CheckpointState* state) {
-  MEGATRON_ASSIGN_OR_RETURN(state->tensors, import.BlocksWithStates(),
-                            _.SetPrepend() << checkpoint.directory << ": ");
+                    const CheckedConfig& checked, const std::optional<OptimizerBuffers>& buffers,
+                    CheckpointState* state) {
+  if (buffers.has_value()) {
+    state->tensors = import.BlocksWithStates(
+        [&buffers](absl::string_view name, const std::string& parameter, const Tensor& out) {
+          return buffers->Read(name, parameter, out);
+        });
+  } else {
+    MEGATRON_ASSIGN_OR_RETURN(state->tensors, import.BlocksWithStates(),
+                              _.SetPrepend() << checkpoint.directory << ": ");
+  }
   MEGATRON_ASSIGN_OR_RETURN(const TorchProgress progress,
                             ReadProgress(checkpoint, checked.is_fp16));
   SetProgress(progress, state);
@@ -218,7 +303,7 @@ absl::Status SetRun(const Checkpoint& checkpoint, const TorchImport& import,
 }
 
 absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& checkpoint) {
-  MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(fs, checkpoint));
+  MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(checkpoint));
   config::PretrainConfig& config = theirs.config;
   MEGATRON_RETURN_IF_ERROR(SetVocabulary(checkpoint, theirs.vocab_size, &config));
   const bool goes_on = absl::GetFlag(FLAGS_continue_run);
@@ -242,8 +327,10 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
   CheckpointState state;
   state.run_id = RunId(checked.text);
   state.strings["config"] = checked.text;
+  std::optional<OptimizerBuffers> buffers;
   if (goes_on) {
-    MEGATRON_RETURN_IF_ERROR(SetRun(checkpoint, import, checked, &state));
+    MEGATRON_ASSIGN_OR_RETURN(buffers, OpenBuffers(checkpoint, import, checked.model));
+    MEGATRON_RETURN_IF_ERROR(SetRun(checkpoint, import, checked, buffers, &state));
   } else {
     state.tensors = import.Blocks();
     state.ints = {{"iteration", 0}};

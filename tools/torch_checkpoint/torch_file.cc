@@ -84,6 +84,11 @@ absl::StatusOr<TorchFile> TorchFile::Parse(absl::string_view bytes) {
   return TorchFile(std::move(archive), std::move(pickle));
 }
 
+const PickleValue& TorchFile::object() const {
+  const bool is_list = root().is(Kind::kList) && root().items.size() == 1;
+  return is_list ? *root().items[0] : root();
+}
+
 absl::StatusOr<TorchTensor> TorchFile::TensorOf(const PickleValue& value) const {
   const PickleValue* tensor = &value;
   // A parameter is made of a tensor.

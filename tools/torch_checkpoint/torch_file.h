@@ -32,6 +32,8 @@ class TorchFile {
   static absl::StatusOr<TorchFile> Parse(absl::string_view bytes);
 
   const PickleValue& root() const { return pickle_.root(); }
+  // Returns the root, or where that is a list with one value, as Megatron keeps objects, the value.
+  const PickleValue& object() const;
   // Returns the tensor that a value of this file is. kDataLoss for values that are none, and for
   // tensors that are not contiguous, not of fp32, bf16 or fp16, or larger than their bytes.
   absl::StatusOr<TorchTensor> TensorOf(const PickleValue& value) const;

@@ -25,7 +25,6 @@ constexpr size_t kProblemsShown = 20;
 constexpr absl::string_view kLayers = ".layers.";
 constexpr absl::string_view kOptimizer = "optimizer.";
 constexpr absl::string_view kStates = "optimizer.state.";
-constexpr absl::string_view kBuffers = "optimizer.distributed.";
 constexpr absl::string_view kMaster = "fp32_param";
 constexpr absl::string_view kMoments[] = {"exp_avg", "exp_avg_sq"};
 constexpr absl::string_view kBias = ".mlp.router.expert_bias";
@@ -140,7 +139,6 @@ std::vector<std::string> TorchImport::NamesOf(const Found& found) {
 
 void TorchImport::AddState(const std::string& name) {
   absl::string_view rest = WithoutChain(name);
-  has_buffers_ |= absl::StartsWith(rest, kBuffers);
   if (!absl::ConsumePrefix(&rest, kStates)) return;
   const size_t end = rest.find('.');
   if (end == absl::string_view::npos) return;
@@ -249,13 +247,18 @@ absl::Status TorchImport::ReadParts(const Found& found, const std::vector<std::s
   return absl::OkStatus();
 }
 
-ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
-                                 std::vector<std::string> names, DType dtype) const {
+ShardedTensor TorchImport::EmptyBlock(const Found& found, const std::string& ours, DType dtype) {
   ShardedTensor block;
   block.name = ours;
   block.tensor = Tensor(nullptr, dtype, found.shape, {DeviceType::kMeta});
   block.global_shape = found.shape;
   block.offset = Shape(std::vector<int64_t>(static_cast<size_t>(found.shape.rank()), 0));
+  return block;
+}
+
+ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
+                                 std::vector<std::string> names, DType dtype) const {
+  ShardedTensor block = EmptyBlock(found, ours, dtype);
   block.source = [this, found, names = std::move(names)](const Tensor& out) {
     const absl::Status interrupted = CheckInterrupted();
     if (!interrupted.ok()) return interrupted;
@@ -265,11 +268,14 @@ ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
   return block;
 }
 
+ShardedTensor TorchImport::WeightBlock(const Found& found) const {
+  return Block(found, found.parameter, NamesOf(found), found.is_state ? DType::kFloat32 : dtype_);
+}
+
 std::vector<ShardedTensor> TorchImport::Blocks() const {
   std::vector<ShardedTensor> blocks;
   for (const Found& found : found_) {
-    blocks.push_back(
-        Block(found, found.parameter, NamesOf(found), found.is_state ? DType::kFloat32 : dtype_));
+    blocks.push_back(WeightBlock(found));
     if (found.is_state || dtype_ == DType::kFloat32) continue;
     std::vector<std::string> masters = StateNamesOf(found, kMaster);
     if (masters.empty()) masters = NamesOf(found);
@@ -280,12 +286,6 @@ std::vector<ShardedTensor> TorchImport::Blocks() const {
 }
 
 absl::StatusOr<std::vector<ShardedTensor>> TorchImport::BlocksWithStates() const {
-  if (states_.empty() && has_buffers_) {
-    return absl::InvalidArgumentError(
-        "the optimizer's states are in buffers that change with the layout (dp_reshardable, "
-        "Megatron's default), which are not read; Megatron-LM itself loads this checkpoint in its "
-        "layout and saves it by parameter with --dist-ckpt-optim-fully-reshardable");
-  }
   for (const auto& [state, names] : states_) {
     if (state != kMaster && absl::c_find(kMoments, state) == std::end(kMoments)) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -314,6 +314,24 @@ absl::StatusOr<std::vector<ShardedTensor>> TorchImport::BlocksWithStates() const
   if (problems.empty()) return blocks;
   return absl::DataLossError(
       absl::StrCat("the checkpoint does not hold the optimizer's states:\n  ", Listed(problems)));
+}
+
+std::vector<ShardedTensor> TorchImport::BlocksWithStates(const StateReader& read) const {
+  std::vector<ShardedTensor> blocks;
+  for (const Found& found : found_) {
+    blocks.push_back(WeightBlock(found));
+    if (found.is_state) continue;
+    for (const absl::string_view state : {kMaster, kMoments[0], kMoments[1]}) {
+      if (state == kMaster && dtype_ == DType::kFloat32) continue;
+      blocks.push_back(
+          EmptyBlock(found, absl::StrCat(kStates, state, ".", found.parameter), DType::kFloat32));
+      blocks.back().source = [read, state, parameter = found.parameter](const Tensor& out) {
+        const absl::Status interrupted = CheckInterrupted();
+        return interrupted.ok() ? read(state, parameter, out) : interrupted;
+      };
+    }
+  }
+  return blocks;
 }
 
 }  // namespace megatron

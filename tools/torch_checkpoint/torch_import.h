@@ -34,9 +34,15 @@ class TorchImport {
   std::vector<ShardedTensor> Blocks() const;
 
   // The same, and Adam's moments in fp32. kDataLoss names what the checkpoint lacks of them or of
-  // the masters; kInvalidArgument states of another optimizer, and states that are not kept by
-  // parameter.
+  // the masters; kInvalidArgument states of another optimizer.
   absl::StatusOr<std::vector<ShardedTensor>> BlocksWithStates() const;
+
+  // Writes a state of a parameter of the model, "fp32_param", "exp_avg" or "exp_avg_sq", as a whole
+  // into fp32 memory of the parameter's shape.
+  using StateReader = std::function<absl::Status(absl::string_view state,
+                                                 const std::string& parameter, const Tensor& out)>;
+  // The same with masters and moments that `read` gives.
+  std::vector<ShardedTensor> BlocksWithStates(const StateReader& read) const;
 
  private:
   // The name there of each tensor that a state of the optimizer has, by the name of the parameter's
@@ -69,15 +75,18 @@ class TorchImport {
   std::vector<std::string> StateNamesOf(const Found& found, absl::string_view state) const;
   absl::Status ReadParts(const Found& found, const std::vector<std::string>& names,
                          const Tensor& out) const;
+  // Returns a block with the found parameter's shape, whose source is yet to be set.
+  static ShardedTensor EmptyBlock(const Found& found, const std::string& ours, DType dtype);
   // The block is read from the tensors of these names.
   ShardedTensor Block(const Found& found, const std::string& ours, std::vector<std::string> names,
                       DType dtype) const;
+  // The block of a parameter's own values.
+  ShardedTensor WeightBlock(const Found& found) const;
 
   const TorchWeights* weights_;
   DType dtype_ = DType::kFloat32;
   std::vector<Found> found_;
   std::map<std::string, StateNames, std::less<>> states_;  // by the state's name
-  bool has_buffers_ = false;  // the optimizer's states are in buffers of many parameters
 };
 
 }  // namespace megatron

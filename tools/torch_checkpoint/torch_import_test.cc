@@ -169,11 +169,31 @@ TEST(TorchImportTest, RefusesARunWithoutItsStates) {
   changed = weights;
   changed.shapes["optimizer.state.momentum_buffer.decoder.final_layernorm.weight"] = {32};
   expect(changed, absl::StatusCode::kInvalidArgument, "momentum_buffer is none of Adam's");
-  changed = AllLayersTogether();
-  for (auto shape = changed.shapes.begin(); shape != changed.shapes.end();)
-    shape = shape->first.rfind("optimizer.", 0) == 0 ? changed.shapes.erase(shape) : ++shape;
-  changed.shapes["chained_1.optimizer.distributed.dp_group_idx_0.bucket_idx_0.exp_avg"] = {99};
-  expect(changed, absl::StatusCode::kInvalidArgument, "--dist-ckpt-optim-fully-reshardable");
+}
+
+TEST(TorchImportTest, StatesMayComeFromElsewhere) {
+  const FakeWeights weights = AllLayersTogether();
+  ModelOptions model = Llama();
+  std::string asked;
+  const auto read = [&](absl::string_view state, const std::string& parameter, const Tensor&) {
+    asked = absl::StrCat(state, " of ", parameter);
+    return absl::OkStatus();
+  };
+  const std::string fc2 = "decoder.layers.2.mlp.linear_fc2.weight";
+  auto import = TorchImport::Match(weights, model);
+  ASSERT_THAT(import, IsOk());
+  std::vector<ShardedTensor> blocks = import->BlocksWithStates(read);
+  EXPECT_EQ(blocks.size(), 4u * (2 + 3 * 6));
+  EXPECT_EQ(ReadOf(weights, blocks, fc2), "decoder.layers.mlp.linear_fc2.weight 2");
+  for (const std::string state : {"fp32_param", "exp_avg", "exp_avg_sq"}) {
+    ReadOf(weights, blocks, absl::StrCat("optimizer.state.", state, ".", fc2));
+    EXPECT_EQ(asked, absl::StrCat(state, " of ", fc2));
+  }
+  // In fp32 there are no masters.
+  model.transformer.dtype = DType::kFloat32;
+  import = TorchImport::Match(weights, model);
+  ASSERT_THAT(import, IsOk());
+  EXPECT_EQ(import->BlocksWithStates(read).size(), 3u * (2 + 3 * 6));
 }
 
 // Writes numbers that say which element of which tensor they are.

@@ -58,6 +58,8 @@ class OptimizerNumbers {
       if (value->is(Kind::kList) || value->is(Kind::kTuple))
         open.insert(open.end(), value->items.begin(), value->items.end());
       if (!value->is(Kind::kDict)) continue;
+      // An object of its own has no name.
+      if (value->Get("growth_tracker") != nullptr) scaler_ = value;
       for (const auto& [key, of] : value->entries) ReadEntry(*key, *of, &open);
     }
   }
@@ -95,7 +97,7 @@ absl::Status Lacks(absl::string_view what) {
 
 // Reads what both formats have: the iteration, the samples and the schedule.
 absl::StatusOr<TorchProgress> CommonProgress(const TorchFile& file) {
-  const PickleValue& root = file.root();
+  const PickleValue& root = file.object();
   const auto count = [&](const PickleValue* parent, const char* name) {
     return CountOf(file, parent == nullptr ? nullptr : parent->Get(name));
   };
@@ -160,18 +162,30 @@ absl::Status ReadSteps(const std::string& zero, std::set<int64_t>* steps) {
 
 }  // namespace
 
-absl::StatusOr<TorchProgress> MegatronProgress(const TorchFile& common, bool is_fp16) {
+absl::StatusOr<TorchProgress> MegatronProgress(const TorchFile& common,
+                                               const std::vector<std::string>& optimizers,
+                                               bool is_fp16) {
   MEGATRON_ASSIGN_OR_RETURN(TorchProgress progress, CommonProgress(common));
-  OptimizerNumbers numbers(common);
-  numbers.Read(common.root().Get("optimizer"));
   std::set<int64_t> steps;
-  numbers.AddSteps(&steps);
+  bool has_scaler = false;
+  const auto read = [&](const TorchFile& file, const PickleValue* optimizer) {
+    OptimizerNumbers numbers(file);
+    numbers.Read(optimizer);
+    numbers.AddSteps(&steps);
+    const PickleValue* const scaler = numbers.scaler();
+    if (!is_fp16 || scaler == nullptr) return absl::OkStatus();
+    has_scaler = true;
+    return SetScaler(file, scaler->Get("scale"), scaler->Get("growth_tracker"),
+                     scaler->Get("hysteresis_tracker"), &progress);
+  };
+  MEGATRON_RETURN_IF_ERROR(read(common, common.object().Get("optimizer")));
+  for (const std::string& bytes : optimizers) {
+    MEGATRON_ASSIGN_OR_RETURN(const TorchFile file, TorchFile::Parse(bytes),
+                              _.SetPrepend() << "has an object of an optimizer that is ");
+    MEGATRON_RETURN_IF_ERROR(read(file, &file.root()));
+  }
   MEGATRON_RETURN_IF_ERROR(SetSteps(steps, &progress));
-  if (!is_fp16) return progress;
-  const PickleValue* const scaler = numbers.scaler();
-  if (scaler == nullptr) return Lacks("state of the loss scale");
-  MEGATRON_RETURN_IF_ERROR(SetScaler(common, scaler->Get("scale"), scaler->Get("growth_tracker"),
-                                     scaler->Get("hysteresis_tracker"), &progress));
+  if (is_fp16 && !has_scaler) return Lacks("state of the loss scale");
   return progress;
 }
 

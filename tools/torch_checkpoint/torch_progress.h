@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/checkpoint/checkpoint_state.h"
@@ -21,10 +22,13 @@ struct TorchProgress {
   LossScalerState scaler;
 };
 
-// Reads what Megatron-LM's common.pt says. With `is_fp16` the state of the loss scale must be
-// there. kDataLoss names what is missing, is no number or is negative, and parameters with
-// different numbers of updates.
-absl::StatusOr<TorchProgress> MegatronProgress(const TorchFile& common, bool is_fp16);
+// Reads what Megatron-LM's common.pt says, or the object in place of it, and `optimizers`, files of
+// torch.save that the checkpoint has of optimizers besides (dp_reshardable). With `is_fp16` the
+// state of the loss scale must be there. kDataLoss names what is missing, is no number or is
+// negative, and parameters with different numbers of updates.
+absl::StatusOr<TorchProgress> MegatronProgress(const TorchFile& common,
+                                               const std::vector<std::string>& optimizers,
+                                               bool is_fp16);
 
 // The same of a universal checkpoint's mp_rank_00_model_states.pt, and of the steps in the files of
 // `zero`, a folder: those of the parameters and optimizer_state.pt.

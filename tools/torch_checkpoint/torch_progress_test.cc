@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
@@ -34,7 +35,7 @@ void Group(int64_t step, PickleWriter* pickle) {
 absl::StatusOr<TorchProgress> Read(const std::string& bytes, bool is_fp16) {
   const absl::StatusOr<TorchFile> file = TorchFile::Parse(bytes);
   if (!file.ok()) return file.status();
-  return MegatronProgress(*file, is_fp16);
+  return MegatronProgress(*file, {}, is_fp16);
 }
 
 // Optimizers of dense parameters and of experts, with a loss scale.
@@ -106,6 +107,54 @@ TEST(TorchProgressTest, ParametersWithDifferentStepsAreRefused) {
   EXPECT_THAT(Read(file.Finish(), false), IsOk());
   EXPECT_THAT(Read(file.Finish(), true).status(),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no state of the loss scale")));
+}
+
+// The distributed optimizer's form dp_reshardable has what is no tensor in objects, a list with one
+// value each, for every group of data-parallel ranks.
+TEST(TorchProgressTest, ReadsTheStepsOfOptimizersThatAreObjects) {
+  TorchFileWriter common;
+  Begin(&common.pickle());
+  common.pickle().BeginDict().Text("param_state_sharding_type").Text("dp_reshardable");
+  common.pickle().EndDict().EndDict();
+  const auto groups = [](int64_t step) {
+    TorchFileWriter file;
+    file.pickle().BeginList().BeginDict().Text("param_groups").BeginList();
+    Group(step, &file.pickle());
+    file.pickle().EndList().EndDict().EndList();
+    return file.Finish();
+  };
+  TorchFileWriter scaler;
+  scaler.pickle().BeginList().BeginDict().Text("scale");
+  scaler.Tensor({{1}, {4096}});
+  scaler.pickle().Text("growth_tracker").Int(5).Text("hysteresis_tracker").Int(2);
+  scaler.pickle().EndDict().EndList();
+  const auto read = [&](const std::vector<std::string>& objects, bool is_fp16) {
+    const std::string bytes = common.Finish();
+    return MegatronProgress(*TorchFile::Parse(bytes), objects, is_fp16);
+  };
+  auto progress = read({groups(98), groups(98), scaler.Finish()}, /*is_fp16=*/true);
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_EQ(progress->iteration, 100);
+  EXPECT_EQ(progress->applied_steps, 98);
+  EXPECT_EQ(progress->scaler.scale, 4096);
+  EXPECT_EQ(progress->scaler.clean_steps, 5);
+  EXPECT_THAT(read({groups(98), groups(97)}, false).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("with 97 and with 98 updates")));
+  EXPECT_THAT(read({groups(98)}, true).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no state of the loss scale")));
+  EXPECT_THAT(read({}, false).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no step of Adam's")));
+  // What is common may be an object, too.
+  TorchFileWriter listed;
+  listed.pickle().BeginList();
+  Begin(&listed.pickle());
+  listed.pickle().None().EndDict().EndList();
+  common = listed;
+  progress = read({groups(98)}, false);
+  ASSERT_THAT(progress, IsOk());
+  EXPECT_EQ(progress->schedule_steps, 784);
+  EXPECT_THAT(read({"no archive"}, false).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("an object of an optimizer")));
 }
 
 TEST(TorchProgressTest, ReadsTheStepsOfAUniversalCheckpoint) {
