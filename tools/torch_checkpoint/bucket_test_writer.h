@@ -18,6 +18,9 @@ struct BucketTestLayout {
   // The number of elements that fills a bucket of the first stage; 0: there is one bucket.
   int64_t bucket_size = 0;
   bool transformer_engine = true;
+  // With `expert` above 1 experts have an optimizer of their own. Else `expert_tensor` is `tensor`.
+  int64_t expert = 1, expert_tensor = 1;
+  bool grouped_experts = true;  // in one module; else each is one
 };
 
 // Adds the buckets, and the objects that say how many updates each group of parameters had.

@@ -386,6 +386,15 @@ TEST_F(ForeignRunTest, AnUntiedModelInBf16GoesOnFromBuffersOfItsRanks) {
   EXPECT_FALSE(PosixFileSystem().Stat(Path("none/latest_checkpointed_iteration.txt")).ok());
 }
 
+TEST_F(ForeignRunTest, ExpertsGoOnFromBuffersOfTheirRanks) {
+  BucketTestLayout layout = {/*tensor=*/2, /*stages=*/2, /*chunks=*/1, /*data=*/2};
+  layout.expert = 2;
+  WriteMegatronBuffers(Train({"--set=model.num_experts=4", "--set=model.disable_bias_linear=true",
+                              "--set=precision.bf16=true"}),
+                       layout, /*has_common_file=*/true, Path("theirs"));
+  ExpectSameRun();
+}
+
 // Every layout goes on from the imported checkpoint as from the run's own.
 TEST_F(ForeignRunTest, AnyLayoutGoesOn) {
   WriteMegatron(Train({}), Form::kModelSpace, Path("theirs"));

@@ -52,6 +52,15 @@ absl::StatusOr<MegatronLayout> LayoutOfMegatronArgs(const PickleValue& arguments
   if (IsGiven(arguments.Get(kChunks))) {
     MEGATRON_ASSIGN_OR_RETURN(layout.chunks, RanksOf(arguments, kChunks));
   }
+  layout.expert_tensor_parallel = layout.tensor_parallel;
+  constexpr absl::string_view kExpert = "expert_model_parallel_size";
+  if (IsGiven(arguments.Get(kExpert))) {
+    MEGATRON_ASSIGN_OR_RETURN(layout.expert_parallel, RanksOf(arguments, kExpert));
+  }
+  constexpr absl::string_view kExpertTensor = "expert_tensor_parallel_size";
+  if (IsGiven(arguments.Get(kExpertTensor))) {
+    MEGATRON_ASSIGN_OR_RETURN(layout.expert_tensor_parallel, RanksOf(arguments, kExpertTensor));
+  }
   return layout;
 }
 

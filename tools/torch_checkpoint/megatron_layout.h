@@ -8,9 +8,11 @@
 namespace megatron {
 
 struct MegatronLayout {
-  int tensor_parallel = 1;  // number of ranks that share each layer
-  int stages = 1;           // of the pipeline
-  int chunks = 1;           // parts of the model on each stage
+  int tensor_parallel = 1;         // number of ranks that share each layer
+  int stages = 1;                  // of the pipeline
+  int chunks = 1;                  // parts of the model on each stage
+  int expert_parallel = 1;         // number of ranks with different experts
+  int expert_tensor_parallel = 1;  // number of ranks that share each expert
 
   int parts() const { return stages * chunks; }
 };

@@ -36,12 +36,17 @@ TEST(MegatronLayoutTest, ReadsHowRanksSharedTheModel) {
   EXPECT_EQ(layout->tensor_parallel, 4);
   EXPECT_EQ(layout->stages, 2);
   EXPECT_EQ(layout->chunks, 1);
+  EXPECT_EQ(layout->expert_parallel, 1);
+  EXPECT_EQ(layout->expert_tensor_parallel, 4);  // as layers
   pickle = Begin(1, 2);
   pickle.Text("virtual_pipeline_model_parallel_size").Int(3);
+  pickle.Text("expert_model_parallel_size").Int(8).Text("expert_tensor_parallel_size").Int(2);
   layout = Read(&pickle);
   ASSERT_THAT(layout, IsOk());
   EXPECT_EQ(layout->chunks, 3);
   EXPECT_EQ(layout->parts(), 6);
+  EXPECT_EQ(layout->expert_parallel, 8);
+  EXPECT_EQ(layout->expert_tensor_parallel, 2);
 }
 
 TEST(MegatronLayoutTest, RefusesWhatItDoesNotKnow) {

@@ -6,9 +6,14 @@
 // has a tensor of each state of each bucket. Which parameter lies where is not in the checkpoint:
 // it follows from the model and from how ranks shared it. The weights show whether it does, for
 // each is the rounded master.
+//
+// Where ranks have different experts, these have an optimizer of their own, and buffers of their
+// own. Each expert's matrix is a parameter there.
 #ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_OPTIMIZER_BUFFERS_H_
 #define MEGATRON_TOOLS_TORCH_CHECKPOINT_OPTIMIZER_BUFFERS_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,6 +25,7 @@
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/models/model_options.h"
+#include "megatron/tensor/parameter.h"
 #include "megatron/tensor/tensor.h"
 #include "tools/torch_checkpoint/dcp_weights.h"
 #include "tools/torch_checkpoint/megatron_layout.h"
@@ -54,13 +60,9 @@ class OptimizerBuffers {
     int64_t size = 0;
     std::map<std::string, std::string, std::less<>> names;  // there, by the state
   };
-  // A rank's buffer of a part of the model.
-  struct Place {
-    int64_t rank = 0, chunk = 0;
-    friend bool operator<(const Place& a, const Place& b) {
-      return a.rank != b.rank ? a.rank < b.rank : a.chunk < b.chunk;
-    }
-  };
+  // A rank's buffer of a part of the model: the optimizer (1: that of experts), the rank among
+  // those that share the model, and the number of the part among the rank's.
+  using Place = std::array<int64_t, 3>;
   // The block of a parameter that a rank has.
   struct Piece {
     Rectangle block;
@@ -71,22 +73,35 @@ class OptimizerBuffers {
     Shape shape;
     std::vector<Piece> pieces;
   };
-  using Order = std::vector<absl::string_view>;
+  // How Megatron's modules register parameters.
+  struct Order {
+    std::vector<absl::string_view> of_layer;
+    bool has_grouped_experts = true;  // a matrix of all experts comes before their next one
+  };
+  // What a rank has of a parameter, or of one expert of it, and its place among all others.
+  struct Local;
 
   explicit OptimizerBuffers(const DcpWeights& checkpoint) : checkpoint_(&checkpoint) {}
 
   // Reads which buckets there are.
-  absl::Status ReadBuckets(const MegatronLayout& layout);
-  // Gives the parameters their places if those of a layer have this order.
+  absl::Status ReadBuckets();
+  static std::vector<Local> LocalsOf(const Parameter& parameter, const Order& order);
+  // Gives the parameters their places if modules register them in this order.
   absl::Status Assign(const ModelOptions& model, const MegatronLayout& layout, const Order& order);
-  absl::Status AssignPart(const ModelOptions& model, const MegatronLayout& layout, int part,
-                          int tensor_rank, const Order& order);
+  // The same of what a rank has of all its parts. Of the experts' optimizer, `tensor_rank` is that
+  // among the ranks that share an expert.
+  absl::Status AssignRank(const ModelOptions& model, const MegatronLayout& layout,
+                          const Order& order, int stage, int expert_rank, int tensor_rank,
+                          bool of_experts);
+  // The same of what a rank has of a part.
+  absl::Status AssignBuffer(const Place& place, const std::vector<Local>& locals);
   // Compares the masters with the weights.
   absl::Status Check(const ModelOptions& model, const std::vector<ShardedTensor>& weights) const;
 
   const DcpWeights* checkpoint_;
   std::map<Place, std::vector<Bucket>> buckets_;
   std::map<std::string, Whole> parameters_;
+  size_t buffers_in_use_ = 0;
 };
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "tools/torch_checkpoint/optimizer_buffers.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -69,6 +71,26 @@ ModelOptions Gpt() {
   return options;
 }
 
+// Experts behind a dense layer, and one that all tokens see, with a gate.
+ModelOptions Mixture() {
+  ModelOptions options = Llama();
+  MoeOptions& moe = options.transformer.moe;
+  moe.num_experts = 4;
+  moe.layers = {false, true, true, true};
+  moe.ffn_hidden_size = 16;
+  moe.shared_ffn_hidden_size = 12;
+  moe.shared_expert_gate = true;
+  return options;
+}
+
+// Experts with biases in all layers.
+ModelOptions BiasedMixture() {
+  ModelOptions options = Gpt();
+  options.transformer.moe.num_experts = 4;
+  options.transformer.moe.ffn_hidden_size = 10;
+  return options;
+}
+
 // Random masters and moments, and weights that are the rounded masters.
 Tensors RandomRun(const ModelOptions& model) {
   std::mt19937 random(1);
@@ -110,6 +132,7 @@ class OptimizerBuffersTest : public ::testing::Test {
         writer.Add(name, tensor, std::vector<int64_t>(tensor.shape.size(), 1));
     }
     AddBuckets(tensors, written, {7}, &writer);
+    if (add_ != nullptr) add_(&writer);
     writer.Write(directory);
     if (change != nullptr) {
       std::string metadata = writer.Metadata();
@@ -133,11 +156,18 @@ class OptimizerBuffersTest : public ::testing::Test {
       opened.buffers = import.status();
       return opened;
     }
-    const MegatronLayout layout = {static_cast<int>(read.tensor), static_cast<int>(read.stages),
-                                   static_cast<int>(read.chunks)};
+    MegatronLayout layout;
+    layout.tensor_parallel = static_cast<int>(read.tensor);
+    layout.stages = static_cast<int>(read.stages);
+    layout.chunks = static_cast<int>(read.chunks);
+    layout.expert_parallel = static_cast<int>(read.expert);
+    layout.expert_tensor_parallel =
+        static_cast<int>(read.expert > 1 ? read.expert_tensor : read.tensor);
     opened.buffers = OptimizerBuffers::Open(*opened.checkpoint, model, layout, import->Blocks());
     return opened;
   }
+
+  std::function<void(DcpWriter*)> add_;  // adds more to what is written
 
   static std::string Directory() { return JoinPath(testing::TempDir(), "buffers"); }
 
@@ -184,14 +214,61 @@ TEST_F(OptimizerBuffersTest, ReadsBuffersOfAnyLayout) {
   }
 }
 
+// Where ranks have different experts, these have an optimizer of their own.
+TEST_F(OptimizerBuffersTest, ReadsBuffersOfExperts) {
+  std::vector<BucketTestLayout> layouts(6);
+  layouts[1].tensor = layouts[1].stages = 2;
+  layouts[2].grouped_experts = false;
+  layouts[2].tensor = 2;
+  layouts[2].transformer_engine = false;
+  layouts[3].expert = 4;
+  layouts[3].expert_tensor = 2;
+  layouts[3].data = 3;
+  // The first part has no experts.
+  layouts[4] = {/*tensor=*/2, /*stages=*/2, /*chunks=*/2, /*data=*/1, /*bucket_size=*/300};
+  layouts[4].expert = 2;
+  layouts[5] = {/*tensor=*/1, /*stages=*/4};
+  layouts[5].expert = layouts[5].expert_tensor = 2;
+  layouts[5].grouped_experts = false;
+  for (const ModelOptions& model : {Mixture(), BiasedMixture()}) {
+    const Tensors tensors = RandomRun(model);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat("layout ", i));
+      ExpectReads(model, tensors, layouts[i]);
+    }
+  }
+}
+
+TEST_F(OptimizerBuffersTest, ExpertsThatAreSharedInAnotherWayAreRefused) {
+  const ModelOptions model = Mixture();
+  const Tensors tensors = RandomRun(model);
+  BucketTestLayout two, three;
+  two.expert = 2;
+  three.expert = 3;
+  ExpectRefused(Open(model, tensors, two, {}), absl::StatusCode::kDataLoss,
+                "--dist-ckpt-optim-fully-reshardable");
+  ExpectRefused(Open(model, tensors, {}, two), absl::StatusCode::kDataLoss,
+                "--dist-ckpt-optim-fully-reshardable");
+  ExpectRefused(Open(model, tensors, two, three), absl::StatusCode::kInvalidArgument,
+                "experts are not even over 3 times");
+  // Two experts in the place of each other have the same sizes.
+  const std::string master =
+      "optimizer.state.fp32_param.decoder.layers.2.mlp.experts.experts.linear_fc2.weight";
+  Tensors changed = tensors;
+  std::vector<float>& values = changed.at(master).values;
+  std::rotate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4),
+              values.end());
+  ExpectRefused(Open(model, changed, two, two), absl::StatusCode::kDataLoss, "does not round");
+}
+
 TEST_F(OptimizerBuffersTest, AnotherLayoutIsRefused) {
   const ModelOptions model = Llama();
   const Tensors tensors = RandomRun(model);
   const BucketTestLayout one, two = {/*tensor=*/2}, stages = {/*tensor=*/1, /*stages=*/2};
   ExpectRefused(Open(model, tensors, two, one), absl::StatusCode::kDataLoss,
-                "is of no rank of tensor_model_parallel_size 1");
+                "--dist-ckpt-optim-fully-reshardable");
   ExpectRefused(Open(model, tensors, one, two), absl::StatusCode::kDataLoss,
-                "dp_group_idx_1.gbuf_idx_0 are missing");
+                "--dist-ckpt-optim-fully-reshardable");
   ExpectRefused(Open(model, tensors, two, stages), absl::StatusCode::kDataLoss,
                 "--dist-ckpt-optim-fully-reshardable");
   ExpectRefused(Open(model, tensors, one, {/*tensor=*/4}), absl::StatusCode::kInvalidArgument,
@@ -233,8 +310,7 @@ TEST_F(OptimizerBuffersTest, MastersThatAreNotTheWeightsAreRefused) {
 
 TEST_F(OptimizerBuffersTest, ParametersWithoutAKnownPlaceAreRefusedByName) {
   ModelOptions model = Llama();
-  model.transformer.moe.num_experts = 4;
-  model.transformer.moe.ffn_hidden_size = 20;
+  model.transformer.sandwich_norm = true;
   Opened opened = Open(Llama(), RandomRun(Llama()), {}, {});
   ASSERT_THAT(opened.buffers, IsOk());
   opened.buffers = OptimizerBuffers::Open(*opened.checkpoint, model, {}, {});
@@ -258,13 +334,30 @@ TEST_F(OptimizerBuffersTest, BucketsThatAreMissingAreRefused) {
                            const char* message) {
     ExpectRefused(Open(model, tensors, layout, layout, Renamed(from, to)), code, message);
   };
-  refused("bucket_idx_1.", "bucket_idx_9.", absl::StatusCode::kDataLoss, "have a gap");
-  refused("dp_group_idx_0.gb", "dp_group_idx_7.gb", absl::StatusCode::kDataLoss, "is of no rank");
-  refused("gbuf_idx_0", "gbuf_idx_1", absl::StatusCode::kDataLoss, "parameters of one type");
+  refused("bucket_idx_1.", "bucket_idx_9.", absl::StatusCode::kDataLoss, "a bucket in front of");
+  refused("dp_group_idx_0.gb", "dp_group_idx_7.gb", absl::StatusCode::kDataLoss,
+          "dp_group_idx_0.gbuf_idx_0 is missing");
+  refused("gbuf_idx_0", "gbuf_idx_1", absl::StatusCode::kDataLoss,
+          "dp_group_idx_0.gbuf_idx_0 is missing");
   refused("bucket_idx_1.exp_avg_sq", "bucket_idx_1.exp_avg_s_", absl::StatusCode::kInvalidArgument,
           "exp_avg_s_ is none of Adam's");
   refused("bucket_idx_1.exp_avg_sq", "bucket_idX_1.exp_avg_sq", absl::StatusCode::kDataLoss,
           "a bucket has no exp_avg_sq");
+  // Buffers of parameters that the model has not, or has in another type.
+  const auto add = [](const std::string& buffer) {
+    return [buffer](DcpWriter* writer) {
+      for (const char* state : {"param", "exp_avg", "exp_avg_sq"}) {
+        writer->AddPiece(
+            absl::StrCat("optimizer.distributed.dp_group_idx_0.", buffer, "bucket_idx_0.", state),
+            2, 0, {1, 2});
+      }
+    };
+  };
+  add_ = add("gbuf_idx_1.dtype_(torch.float32, torch.float32).");
+  ExpectRefused(Open(model, tensors, layout, layout), absl::StatusCode::kDataLoss,
+                "there are 2 of them, not the 1");
+  add_ = add("gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).");
+  ExpectRefused(Open(model, tensors, layout, layout), absl::StatusCode::kDataLoss, "of its bucket");
 }
 
 // No byte that is changed makes the program end or read elsewhere.
