@@ -58,9 +58,16 @@ std::vector<Local> OfLayer(int64_t layer, const BucketTestLayout& layout, const 
   const std::vector<const char*> linear = {"weight", "bias"};
   const bool is_engine = layout.transformer_engine;
   if (!is_engine) module("self_attention.linear_qkv", norm);  // input_layernorm
+  module("input_layernorm", linear);                          // of latent attention
   module("self_attention.linear_proj", linear);
   if (is_engine) module("self_attention.linear_qkv", norm);
   module("self_attention.linear_qkv", linear);
+  module("self_attention.linear_q_proj", linear);
+  module("self_attention.linear_q_down_proj", linear);
+  for (const char* projection : {"linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj"}) {
+    module((std::string("self_attention.") + projection).c_str(), norm);
+    module((std::string("self_attention.") + projection).c_str(), linear);
+  }
   module("self_attention.q_layernorm", linear);
   module("self_attention.k_layernorm", linear);
   module("pre_mlp_layernorm", linear);
@@ -121,6 +128,9 @@ int CutDim(const std::string& name, const TestTensor& tensor) {
   if (name == kWords || name == kOutput) return 0;
   if (absl::EndsWith(name, "linear_qkv.weight") || absl::EndsWith(name, "linear_qkv.bias"))
     return 0;  // groups of queries
+  for (const char* of_heads : {"linear_q_proj.weight", "_up_proj.weight"}) {
+    if (absl::EndsWith(name, of_heads)) return 0;
+  }
   // With gates the first dim tells gates from the others.
   if (absl::EndsWith(name, "linear_fc1.weight")) return rank - 2;
   if (absl::EndsWith(name, "linear_fc1.bias")) return rank - 1;
@@ -205,10 +215,6 @@ void AddBucket(const std::string& name, const Bucket& bucket, const std::vector<
     begin = end;
   }
 }
-
-}  // namespace
-
-namespace {
 
 // Adds the buffers of a rank, and the object of its optimizer.
 void AddBuffers(const Tensors& tensors, const BucketTestLayout& layout, const Owner& owner,

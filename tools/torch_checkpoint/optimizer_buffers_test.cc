@@ -91,6 +91,18 @@ ModelOptions BiasedMixture() {
   return options;
 }
 
+// The same with latent attention.
+ModelOptions Latent() {
+  ModelOptions options = Mixture();
+  TransformerOptions& layer = options.transformer;
+  layer.num_query_groups = layer.num_attention_heads;
+  layer.value_channels = 5;
+  layer.latent.kv_rank = 7;
+  layer.latent.q_rank = 9;
+  layer.latent.rotated_size = 2;
+  return options;
+}
+
 // Random masters and moments, and weights that are the rounded masters.
 Tensors RandomRun(const ModelOptions& model) {
   std::mt19937 random(1);
@@ -230,7 +242,9 @@ TEST_F(OptimizerBuffersTest, ReadsBuffersOfExperts) {
   layouts[5] = {/*tensor=*/1, /*stages=*/4};
   layouts[5].expert = layouts[5].expert_tensor = 2;
   layouts[5].grouped_experts = false;
-  for (const ModelOptions& model : {Mixture(), BiasedMixture()}) {
+  ModelOptions latent_of_hidden = Latent();  // its queries are not made of a latent
+  latent_of_hidden.transformer.latent.q_rank = 0;
+  for (const ModelOptions& model : {Mixture(), BiasedMixture(), Latent(), latent_of_hidden}) {
     const Tensors tensors = RandomRun(model);
     for (size_t i = 0; i < layouts.size(); ++i) {
       SCOPED_TRACE(absl::StrCat("layout ", i));
@@ -374,7 +388,7 @@ TEST_F(OptimizerBuffersTest, DamagedMetadataIsRefusedOrReadsAsOtherValues) {
   const std::string parameter = "decoder.layers.0.mlp.linear_fc2.weight";
   const TestTensor& tensor = tensors.at(parameter);
   std::vector<float> values(tensor.values.size());
-  for (size_t at = 0; at < metadata.size(); at += 13) {
+  for (size_t at = 0; at < metadata.size(); at += 41) {
     std::string damaged = metadata;
     damaged[at] = static_cast<char>(damaged[at] ^ (at % 2 == 0 ? 0x01 : 0x06));
     std::ofstream(path, std::ios::binary) << damaged;
