@@ -181,7 +181,7 @@ struct ThreadCosts {
 // for all: the line through them all is that with the least squares of relative errors.
 ThreadCosts MeasureThreadCosts(int cores, double seconds) {
   if (cores == 1) return {};
-  double count = 0, u = 0, v = 0, uu = 0, uv = 0;
+  double count = 0, u = 0, v = 0, uu = 0, uv = 0, shortest = INFINITY;
   for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
     for (double m : {128, 512}) {
       for (double n : {256, 1024}) {
@@ -193,10 +193,12 @@ ThreadCosts MeasureThreadCosts(int cores, double seconds) {
         v += taken / share;
         uu += 1 / (share * share);
         uv += taken / (share * share);
+        shortest = std::min(shortest, taken);
       }
     }
   }
-  const double meeting = std::max(0.0, (count * uv - u * v) / (count * uu - u * u));
+  // On a busy machine the line's start is noise, which may take all of a short product.
+  const double meeting = std::clamp((count * uv - u * v) / (count * uu - u * u), 0.0, shortest / 2);
   return {std::min(1.0, count / (v - meeting * u)), meeting};
 }
 
