@@ -87,7 +87,8 @@ absl::StatusOr<Socket> ConnectToJob(const Endpoint& to, const JobSecret& secret,
       if (status.ok()) return socket;
       status = StatusBuilder(status).SetPrepend() << to.ToString() << ": ";
     }
-    if (status.code() != absl::StatusCode::kUnavailable || SteadyNow() >= deadline) return status;
+    const bool may_come = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+    if (!may_come || SteadyNow() >= deadline) return status;
     absl::SleepFor(kRetryPause);
   }
 }

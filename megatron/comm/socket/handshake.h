@@ -41,7 +41,7 @@ absl::Status ProveAsConnector(const Socket& socket, const JobSecret& secret, con
                               absl::Time deadline);
 
 // Connects, and proves, to a process that may not listen yet: tries again until the deadline,
-// unless what answers is of another job.
+// unless what answers is of another job. kResourceExhausted: no descriptor was free until then.
 absl::StatusOr<Socket> ConnectToJob(const Endpoint& to, const JobSecret& secret,
                                     const ChannelId& id, absl::Time deadline);
 

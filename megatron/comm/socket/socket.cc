@@ -45,6 +45,21 @@ absl::Status Error(const char* what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
+// The error of a call that gives a descriptor.
+absl::Status DescriptorError(const char* what) {
+  switch (errno) {
+    case EMFILE:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(what, ": ", std::strerror(errno), ": raise the limit (ulimit -n)"));
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
+    default:
+      return Error(what);
+  }
+}
+
 Socket NewSocket(const addrinfo& address) {
   return Socket(socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
                        address.ai_protocol));
@@ -68,7 +83,7 @@ absl::Status WaitFor(const Socket& socket, short events, absl::Time deadline) {
 
 absl::StatusOr<Socket> ConnectTo(const addrinfo& address, absl::Time deadline) {
   Socket socket = NewSocket(address);
-  if (!socket.valid()) return Error("socket");
+  if (!socket.valid()) return DescriptorError("socket");
   if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return Error("connect");
     MEGATRON_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, deadline));
@@ -136,7 +151,7 @@ void Socket::Close() {
 absl::StatusOr<Socket> ListenTcp(const Endpoint& at) {
   MEGATRON_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(at, AI_PASSIVE));
   Socket socket = NewSocket(*addresses);
-  if (!socket.valid()) return Error("socket");
+  if (!socket.valid()) return DescriptorError("socket");
   const int yes = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
@@ -165,12 +180,10 @@ absl::StatusOr<Socket> AcceptTcp(const Socket& listener) {
   }
   switch (errno) {
     case EMFILE:
-      return absl::ResourceExhaustedError(
-          absl::StrCat("accept: ", std::strerror(errno), ": raise the limit (ulimit -n)"));
     case ENFILE:
     case ENOBUFS:
     case ENOMEM:
-      return absl::ResourceExhaustedError(absl::StrCat("accept: ", std::strerror(errno)));
+      return DescriptorError("accept");
     default:  // nobody, or somebody who has gone again
       return Socket();
   }

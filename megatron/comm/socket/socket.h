@@ -42,6 +42,8 @@ class Socket {
   int fd_ = -1;
 };
 
+// The next three return kResourceExhausted where no descriptor is free.
+//
 // Port 0 asks for any free one.
 absl::StatusOr<Socket> ListenTcp(const Endpoint& at);
 // One attempt at each of the host's addresses.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
@@ -26,6 +27,8 @@ namespace {
 // The time beyond a request's own timeout: for the way there and back, and a busy machine.
 constexpr absl::Duration kAnswerTime = absl::Seconds(30);
 constexpr size_t kReadBytes = 1 << 16;
+// The time between two looks for a descriptor.
+constexpr absl::Duration kDescriptorPause = absl::Milliseconds(50);
 
 // One client of the server. Its requests are answered one after another.
 struct Client {
@@ -42,6 +45,17 @@ struct Client {
   absl::Time deadline;
   std::optional<std::string> held;  // the key that is emptied when the client goes
 };
+
+// Returns a request about one key.
+absl::StatusOr<StoreRequest> RequestOf(StoreOperation operation, absl::string_view key,
+                                       absl::string_view value = "") {
+  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, value));
+  StoreRequest request;
+  request.operation = operation;
+  request.keys = {std::string(key)};
+  request.value = std::string(value);
+  return request;
+}
 
 // Sends a request, and waits for the reply.
 absl::StatusOr<StoreReply> Ask(const Socket& socket, const StoreRequest& request) {
@@ -283,18 +297,26 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const En
 }
 
 absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!idle_.empty()) {
-      Socket socket = std::move(idle_.back());
-      idle_.pop_back();
+  // A call that is over, or another part of the process, may give a descriptor back.
+  const absl::Time until = SteadyNow() + kAnswerTime;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!idle_.empty()) {
+        Socket socket = std::move(idle_.back());
+        idle_.pop_back();
+        return socket;
+      }
+    }
+    absl::StatusOr<Socket> socket = ConnectTcp(server_, SteadyNow() + kAnswerTime);
+    if (socket.ok()) {
+      MEGATRON_RETURN_IF_ERROR(
+          ProveAsConnector(*socket, secret_, ChannelId(), SteadyNow() + kAnswerTime));
       return socket;
     }
+    if (!absl::IsResourceExhausted(socket.status()) || SteadyNow() >= until) return socket;
+    absl::SleepFor(kDescriptorPause);
   }
-  MEGATRON_ASSIGN_OR_RETURN(Socket socket, ConnectTcp(server_, SteadyNow() + kAnswerTime));
-  MEGATRON_RETURN_IF_ERROR(
-      ProveAsConnector(socket, secret_, ChannelId(), SteadyNow() + kAnswerTime));
-  return socket;
 }
 
 // A connection on which anything went wrong is dropped: an answer might still come on it.
@@ -318,21 +340,15 @@ absl::Status TcpStoreClient::Lost(const absl::Status& status) const {
 }
 
 absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value) {
-  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, value));
-  StoreRequest request;
-  request.operation = StoreOperation::kSet;
-  request.keys = {std::string(key)};
-  request.value = std::string(value);
+  MEGATRON_ASSIGN_OR_RETURN(const StoreRequest request,
+                            RequestOf(StoreOperation::kSet, key, value));
   MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   return reply.status;
 }
 
 absl::Status TcpStoreClient::Hold(absl::string_view key, absl::string_view value) {
-  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, value));
-  StoreRequest request;
-  request.operation = StoreOperation::kHold;
-  request.keys = {std::string(key)};
-  request.value = std::string(value);
+  MEGATRON_ASSIGN_OR_RETURN(const StoreRequest request,
+                            RequestOf(StoreOperation::kHold, key, value));
   absl::MutexLock lock(&hold_mutex_);
   if (!holder_.valid()) {
     absl::StatusOr<Socket> socket = TakeConnection();
@@ -346,10 +362,7 @@ absl::Status TcpStoreClient::Hold(absl::string_view key, absl::string_view value
 }
 
 absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, absl::Duration timeout) {
-  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, ""));
-  StoreRequest request;
-  request.operation = StoreOperation::kGet;
-  request.keys = {std::string(key)};
+  MEGATRON_ASSIGN_OR_RETURN(StoreRequest request, RequestOf(StoreOperation::kGet, key));
   request.timeout = timeout;
   MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;
@@ -357,10 +370,7 @@ absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, absl::Dur
 }
 
 absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t delta) {
-  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, ""));
-  StoreRequest request;
-  request.operation = StoreOperation::kAdd;
-  request.keys = {std::string(key)};
+  MEGATRON_ASSIGN_OR_RETURN(StoreRequest request, RequestOf(StoreOperation::kAdd, key));
   request.delta = delta;
   MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
@@ -323,6 +324,25 @@ TEST(TcpStoreTest, AnAcceptorWithoutDescriptorsSaysSoUntilItHasSome) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("(ulimit -n)")));
   while (!acceptor.status().ok() && SteadyNow() < until) acceptor.Accept();
   EXPECT_THAT(acceptor.status(), IsOk());
+}
+
+TEST(TcpStoreTest, AClientWithoutDescriptorsWaitsForOne) {
+  const ServedStore served;
+  EXPECT_THAT(served.client->Hold("key", "value"), IsOk());  // on its only connection
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // All numbers below the next one are in use.
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  close(next);
+  const rlimit no_more = {static_cast<rlim_t>(next), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &no_more), 0);
+  std::thread giver([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  });
+  EXPECT_THAT(served.client->Set("other", "value"), IsOk());
+  giver.join();
 }
 
 TEST(TcpStoreServer, IsNotStartedWhereItCouldNotBeStopped) {
