@@ -48,7 +48,7 @@ struct TcpPeerSockets {
 };
 
 // Returns the sockets by world rank; this rank's own are invalid. Errors name the ranks that have
-// not arrived.
+// not arrived. kResourceExhausted: this rank could open no connection for seconds.
 absl::StatusOr<std::vector<TcpPeerSockets>> ConnectRanks(Store* store, const JobSecret& secret,
                                                          const TcpWorldOptions& options);
 

@@ -96,6 +96,30 @@ TEST(TcpFailureTest, ARankThatCanTakeNoConnectionEndsAndNamesTheLimit) {
                                AllOf(HasSubstr("rank 0 of world"), HasSubstr("(ulimit -n)"))));
 }
 
+TEST(TcpFailureTest, ARankThatCanMakeNoConnectionEndsAndNamesTheLimit) {
+  const auto other = ListenTcp({"127.0.0.1", 0});
+  ASSERT_THAT(other, IsOk());
+  const auto address = LocalEndpoint(*other);
+  ASSERT_THAT(address, IsOk());
+  MemoryStore store;
+  ASSERT_THAT(store.Set("world/rank/0", address->ToString()), IsOk());
+  TcpWorldOptions options;
+  options.rank = 1;
+  options.size = 2;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // All numbers below the next one are in use: one more file may be open, where the rank listens.
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  const rlimit one_more = {static_cast<rlim_t>(next) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  close(next);
+  const absl::Status status = ConnectRanks(&store, JobSecret::Random(), options).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               AllOf(HasSubstr("rank 0 of world"), HasSubstr("(ulimit -n)"))));
+}
+
 TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {
   ForEachRank(3, [](int rank, TcpWorld* world) {
     std::atomic<int> hooks{0};

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "megatron/base/host_name.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 
@@ -18,6 +20,8 @@ namespace {
 
 // Each try loses a rank, or the time that ranks wait for one.
 constexpr int kMostTries = 8;
+// The time after which a rank that had no descriptors tries again.
+constexpr absl::Duration kDescriptorPause = absl::Seconds(1);
 
 // Returns "rank 3" or "ranks 2-3, 7"; of many the first.
 std::string NameRanks(const std::vector<int>& ranks) {
@@ -94,6 +98,7 @@ absl::StatusOr<bool> RankJob::MakeFirstWorld() {
   if (is_late) {
     MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
   }
+  const absl::Time deadline = SteadyNow() + options_.start_timeout;
   while (true) {
     MEGATRON_ASSIGN_OR_RETURN(const int64_t attempt, regroup_->NewestAttempt());
     if (is_late) {
@@ -111,7 +116,16 @@ absl::StatusOr<bool> RankJob::MakeFirstWorld() {
       MEGATRON_RETURN_IF_ERROR(regroup_->Open(attempt));
     }
     if (status.ok()) return true;
-    if (!absl::IsCancelled(status)) return status;
+    if (absl::IsResourceExhausted(status) && SteadyNow() < deadline) {
+      std::printf("%s: %s; trying again\n", launched_.Describe().c_str(),
+                  std::string(status.message()).c_str());
+      std::fflush(stdout);
+      absl::SleepFor(kDescriptorPause);
+      // Those that it has met would miss it in the attempt that it was in.
+      MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
+    } else if (!absl::IsCancelled(status)) {
+      return status;
+    }
     is_late = true;
   }
 }

@@ -1,5 +1,9 @@
 #include "megatron/train/launch/rank_job.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -33,6 +37,17 @@ using ::absl_testing::StatusIs;
 constexpr int kRanks = 3;
 constexpr absl::Duration kHeartbeatTimeout = absl::Minutes(2);
 
+// The place of one rank of several whose store is served at a port of this machine.
+LaunchEnvironment LaunchOf(int rank, int ranks, int port) {
+  LaunchEnvironment launch;
+  launch.rank = launch.local_rank = rank;
+  launch.world_size = launch.local_world_size = ranks;
+  launch.master_addr = "127.0.0.1";
+  launch.master_port = port;
+  launch.store_is_served = true;
+  return launch;
+}
+
 // Rank 2 is lost; the process in its place is lost, too, when the others have counted on it: before
 // it has connected to them, or when it has connected to the first one.
 void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
@@ -41,13 +56,7 @@ void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
   const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
   ASSERT_THAT(server, IsOk());
   const auto launch_of = [&](int rank) {
-    LaunchEnvironment launch;
-    launch.rank = launch.local_rank = rank;
-    launch.world_size = launch.local_world_size = kRanks;
-    launch.master_addr = "127.0.0.1";
-    launch.master_port = (*server)->endpoint().port;
-    launch.store_is_served = true;
-    return launch;
+    return LaunchOf(rank, kRanks, (*server)->endpoint().port);
   };
   RanksOptions options;
   options.processes = options.in_process_recovery = true;
@@ -122,6 +131,68 @@ TEST(RankJobTest, AProcessThatIsLostBeforeItConnectsIsNotWaitedForUntilItsHeartb
 
 TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
   LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
+}
+
+// The second rank of two, in a process of its own. Returns 0 if it has followed the first one to
+// another attempt. It begins when a byte comes.
+int FollowTheFirstRank(const LaunchEnvironment& launch, const JobSecret& secret, int begin) {
+  absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch, secret);
+  if (!job.ok()) return 1;
+  Regroup regroup(&(*job)->store(), kHeartbeatTimeout);
+  char byte;
+  if (!(*job)->store().Set("second rank", "is there").ok() || read(begin, &byte, 1) != 1) return 2;
+  const auto is_over = [&] { return regroup.IsOver(0).value_or(false); };
+  if (!absl::IsCancelled((*job)->MakeWorld(1, 2, "world", absl::Minutes(1), is_over))) return 3;
+  const bool met = (*job)->MakeWorld(1, 2, "world.attempt.1", absl::Minutes(1)).ok();
+  (*job).reset();  // it says goodbye
+  return met ? 0 : 4;
+}
+
+TEST(RankJobTest, ARankWithoutDescriptorsTriesAgainAndTheOthersFollow) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  absl::StatusOr<Socket> listener = ListenTcp({"127.0.0.1", 0});
+  ASSERT_THAT(listener, IsOk());
+  const absl::StatusOr<Endpoint> endpoint = LocalEndpoint(*listener);
+  ASSERT_THAT(endpoint, IsOk());
+  int begin[2];
+  ASSERT_EQ(pipe(begin), 0);
+  const pid_t second = fork();
+  if (second == 0) {
+    close(begin[1]);
+    listener->Close();
+    _exit(FollowTheFirstRank(LaunchOf(1, 2, endpoint->port), secret, begin[0]));
+  }
+  const auto server = TcpStoreServer::Create(*std::move(listener), secret);
+  ASSERT_THAT(server, IsOk());
+  const auto store = TcpStoreClient::Connect(*endpoint, secret, absl::Minutes(1));
+  ASSERT_THAT(store, IsOk());
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  absl::StatusOr<std::unique_ptr<RankJob>> job = absl::UnknownError("");
+  std::thread first([&] { job = RankJob::Join(LaunchOf(0, 2, endpoint->port), options); });
+  EXPECT_THAT((*store)->Get("second rank", absl::Minutes(1)), IsOk());
+  EXPECT_THAT((*store)->Get("world/rank/0", absl::Minutes(1)), IsOk());
+
+  rlimit before;
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // All numbers below the next one are in use.
+  const int next = dup(STDERR_FILENO);
+  close(next);
+  const rlimit no_more = {static_cast<rlim_t>(next), before.rlim_max};
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &no_more), 0);
+  EXPECT_EQ(write(begin[1], "b", 1), 1);
+  Regroup regroup(store->get(), kHeartbeatTimeout);
+  const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+  while (regroup.NewestAttempt().value_or(0) < 1 && SteadyNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  first.join();
+  EXPECT_THAT(job, IsOk());
+  int status = 0;
+  EXPECT_EQ(waitpid(second, &status, 0), second);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  for (const int end : begin) close(end);
 }
 
 }  // namespace
