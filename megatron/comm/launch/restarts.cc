@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -66,22 +68,32 @@ absl::StatusOr<LaunchResult> LaunchWithRestarts(
   while (true) {
     const absl::Time begin = SteadyNow();
     absl::StatusOr<LaunchResult> result = launch(start);
-    if (!result.ok() && start.restarts > 0) {
-      tell(absl::StrCat("cannot start again: ", result.status().message()));
-      return last;
+    const bool is_first = start.restarts == 0, is_last = start.restarts == options.restarts;
+    if (!result.ok()) {
+      if (is_first) return result;
+      const std::string error = absl::StrCat("cannot start again: ", result.status().message());
+      if (is_last) {
+        tell(error);
+        return last;
+      }
+      // What was missing, such as a port or descriptors, may be there later.
+      ++start.restarts;
+      tell(absl::StrCat(error, "; trying again in ", absl::FormatDuration(wait), " (",
+                        start.restarts, " of ", options.restarts, ")"));
+    } else {
+      if (!MayStartAgain(*result, options)) return result;
+      if (is_last) {
+        if (options.restarts > 0)
+          tell(absl::StrCat("not started again: it was ", options.restarts, " times"));
+        return result;
+      }
+      if (SteadyNow() - begin > options.steady) wait = options.first_wait;
+      start.reason = result->Describe();
+      ++start.restarts;
+      tell(absl::StrCat(start.reason, "; starting again in ", absl::FormatDuration(wait), " (",
+                        start.restarts, " of ", options.restarts, ")"));
+      last = *std::move(result);
     }
-    if (!result.ok() || !MayStartAgain(*result, options)) return result;
-    if (start.restarts == options.restarts) {
-      if (options.restarts > 0)
-        tell(absl::StrCat("not started again: it was ", options.restarts, " times"));
-      return result;
-    }
-    if (SteadyNow() - begin > options.steady) wait = options.first_wait;
-    start.reason = result->Describe();
-    ++start.restarts;
-    tell(absl::StrCat(start.reason, "; starting again in ", absl::FormatDuration(wait), " (",
-                      start.restarts, " of ", options.restarts, ")"));
-    last = *std::move(result);
     if (const int signal = WaitUnlessAsked(wait)) return AskedWhileWaiting(signal);
     wait = std::min(2 * wait, options.longest_wait);
   }

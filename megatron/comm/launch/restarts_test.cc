@@ -115,10 +115,21 @@ TEST_F(RestartsTest, AnErrorOfTheFirstStartIsReturnedAndOfLaterOnesTold) {
   EXPECT_THAT(Launch(Quick(5), {absl::InternalError("fork")}),
               StatusIs(absl::StatusCode::kInternal));
   starts_.clear();
-  const auto result = Launch(Quick(5), {Ended(30), absl::InternalError("fork")});
+  const auto result = Launch(Quick(2), {Ended(30), absl::InternalError("fork")});
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->exit_code, 30);
-  EXPECT_EQ(lines_.back(), "cannot start again: fork");
+  EXPECT_THAT(lines_, ElementsAre("rank 0 ended with code 30; starting again in 1ms (1 of 2)",
+                                  "cannot start again: fork; trying again in 2ms (2 of 2)",
+                                  "cannot start again: fork"));
+}
+
+TEST_F(RestartsTest, AStartThatFailsForNowIsTriedAgain) {
+  const auto result = Launch(Quick(3), {Ended(30), absl::UnavailableError("port"), Ended(0)});
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 0);
+  ASSERT_THAT(starts_, SizeIs(3));
+  EXPECT_EQ(starts_[2].restarts, 2);
+  EXPECT_EQ(starts_[2].reason, "rank 0 ended with code 30");
 }
 
 TEST_F(RestartsTest, WaitsDoubleUntilAStartIsSteady) {
