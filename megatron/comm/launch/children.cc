@@ -15,6 +15,8 @@
 #include <memory>
 
 #include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -359,21 +361,30 @@ class Runner {
     child.outputs[kErrors]->Read();
     if (const std::string& reason = child.outputs[kErrors]->marked(); !reason.empty())
       absl::StrAppend(&how, " (", reason, ")");
-    // Where all are lost there is nobody to join.
-    if (replacements_ < options_.replacements && CountRunning() > 0) {
-      ++replacements_;
-      const absl::Duration wait = signal == 0 && code == options_.consequence_code
-                                      ? std::max(options_.grace, options_.replacement_wait)
-                                      : options_.replacement_wait;
-      child.replace_at = SteadyNow() + wait;
-      child.next = options_.replacement ? options_.replacement(index) : children_[index];
-      const std::string& next = child.next.name;
-      absl::StrAppend(&how, "; ",
-                      next == name ? "it is started again" : absl::StrCat(next, " takes its place"),
-                      " in ", absl::FormatDuration(wait), " (", replacements_, " of ",
-                      options_.replacements, ")");
-    }
+    const absl::Duration wait = signal == 0 && code == options_.consequence_code
+                                    ? std::max(options_.grace, options_.replacement_wait)
+                                    : options_.replacement_wait;
+    const auto next = [&] {
+      return options_.replacement ? options_.replacement(index) : children_[index];
+    };
+    absl::StrAppend(&how, PlanReplacement(index, next, wait));
     if (options_.tell) options_.tell(absl::StrCat(name, " ", how));
+  }
+
+  // Returns what comes of a lost child: "; it is started again in 1s (1 of 10)", or "".
+  std::string PlanReplacement(int index, absl::FunctionRef<Child()> next, absl::Duration wait) {
+    // Where all are lost there is nobody to join.
+    if (replacements_ >= options_.replacements || CountRunning() == 0) return "";
+    ++replacements_;
+    Running& child = running_[index];
+    child.replace_at = SteadyNow() + wait;
+    child.next = next();
+    const std::string& name = child.next.name;
+    return absl::StrCat("; ",
+                        name == children_[index].name ? "it is started again"
+                                                      : absl::StrCat(name, " takes its place"),
+                        " in ", absl::FormatDuration(wait), " (", replacements_, " of ",
+                        options_.replacements, ")");
   }
 
   absl::Time NextReplacement() const {
@@ -382,7 +393,6 @@ class Runner {
     return next;
   }
 
-  // A child that can't be started again stays lost.
   void Replace() {
     const absl::Time now = SteadyNow();
     for (size_t i = 0; i < running_.size(); ++i) {
@@ -392,7 +402,16 @@ class Runner {
       if (!MayReplace()) continue;
       for (const auto& output : child.outputs) output->Finish();
       children_[i] = std::move(child.next);
-      if (!Start(i).ok()) continue;
+      if (const absl::Status started = Start(i); !started.ok()) {
+        // What was missing, such as descriptors, may be there later.
+        const std::string then = PlanReplacement(
+            static_cast<int>(i), [&] { return children_[i]; }, options_.replacement_wait);
+        if (options_.tell) {
+          options_.tell(
+              absl::StrCat(children_[i].name, " cannot be started: ", started.message(), then));
+        }
+        continue;
+      }
       child.lost_code = child.lost_signal = 0;
       child.ticks = -1;
       child.stopped_since = absl::InfiniteFuture();

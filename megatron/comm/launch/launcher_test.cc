@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +32,9 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -135,6 +138,20 @@ TEST(LauncherTest, LongOutputArrivesWhole) {
   EXPECT_THAT(launched.output, HasSubstr("[rank 1] 20000\n"));
 }
 
+// It prints faster than the launcher passes it on.
+TEST(LauncherTest, ARankThatPrintsWithoutEndDoesNotHideThatAnotherHasFailed) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c", "test $MEGATRON_RANK = 1 && exit 21; exec yes"};
+  options.children.grace = absl::Milliseconds(200);
+  options.children.output = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  close(options.children.output);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 21);
+  EXPECT_THAT(result->killed, ElementsAre("rank 0"));
+}
+
 TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
   LaunchOptions options;
   options.children.grace = absl::Milliseconds(200);
@@ -185,6 +202,37 @@ TEST(LauncherTest, ALostRankIsStartedAgainBesideTheOthers) {
               UnorderedElementsAre("[rank 0] done 0", "[rank 1] done 1", "[rank 2] done 2"));
   EXPECT_THAT(told, ElementsAre("rank 1 was ended by signal 9 (Killed); it is started again in "
                                 "50ms (1 of 1)"));
+}
+
+// The launcher has no descriptors for the pipes of rank 1 when that is to be started again.
+TEST(LauncherTest, ALostRankThatCannotBeStartedIsTriedAgain) {
+  const std::string mark = TempPath("tried");
+  unlink(mark.c_str());
+  unlink((mark + ".first").c_str());
+  LaunchOptions options;
+  options.children.goes_on = true;
+  options.children.replacements = 2;
+  options.children.replacement_wait = absl::Milliseconds(10);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  std::vector<std::string> told;
+  options.children.tell = [&](absl::string_view line) {
+    told.emplace_back(line);
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, told.size() == 1 ? &none : &before), 0);
+  };
+  const Launched launched = LaunchShell(
+      2,
+      absl::StrCat("if test $MEGATRON_RANK = 1; then test -e ", mark, ".first && exec touch ", mark,
+                   "; touch ", mark, ".first; kill -KILL $$; fi; for i in $(seq 600); do test -e ",
+                   mark, " && exit 0; sleep 0.05; done; exit 1"),
+      options);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(launched.result.exit_code, 0) << launched.result.Describe();
+  EXPECT_THAT(told, ElementsAre("rank 1 was ended by signal 9 (Killed); it is started again in "
+                                "10ms (1 of 2)",
+                                AllOf(StartsWith("rank 1 cannot be started: "),
+                                      EndsWith("; it is started again in 10ms (2 of 2)"))));
 }
 
 TEST(LauncherTest, OthersGoOnWithoutALostRank) {

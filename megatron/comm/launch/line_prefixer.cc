@@ -11,6 +11,8 @@ namespace megatron {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
+// The most bytes that one call reads, so that one process does not keep the others waiting.
+constexpr size_t kReadAtOnce = 1 << 18;
 
 // Returns the error of a write, or 0.
 int WriteAll(int fd, absl::string_view text) {
@@ -27,12 +29,13 @@ int WriteAll(int fd, absl::string_view text) {
 
 void LinePrefixer::Read() {
   char bytes[1 << 14];
-  while (from_.valid()) {
+  for (size_t total = 0; from_.valid() && total < kReadAtOnce;) {
     const ssize_t got = read(from_.fd(), bytes, sizeof(bytes));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) return Finish();
     Append({bytes, static_cast<size_t>(got)});
+    total += static_cast<size_t>(got);
   }
 }
 

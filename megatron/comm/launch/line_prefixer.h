@@ -34,7 +34,7 @@ class LinePrefixer {
   // Returns what follows the mark in the last line that begins with it, or an empty string.
   const std::string& marked() const { return marked_; }
 
-  // Passes on what there is; the end closes it.
+  // Passes on what there is, up to a bound; the end closes it.
   void Read();
   // Passes on a line that has no end yet.
   void Finish();
