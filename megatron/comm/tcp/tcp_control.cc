@@ -69,6 +69,7 @@ void TcpControl::Fail(const absl::Status& reason, int lost, bool broadcast) {
   {
     const PatientLock lock(&fail_mutex_, kReportPatience);
     if (!ok()) return;
+    if (lost == options_.rank) is_missed_ = true;
     MarkSilentRanksLost();
     if (broadcast) SendAbort(reason, lost);
     if (lock.held()) {
@@ -247,6 +248,7 @@ std::vector<std::string> TcpControl::CallsAtFailure() const {
 
 std::optional<std::map<int, std::string>> TcpControl::GatherStates(std::string state,
                                                                    absl::Time deadline) {
+  if (is_missed_) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   int reporter = LiveRanks().front();
   while (reporter != options_.rank) {

@@ -68,7 +68,7 @@ class TcpControl {
   // ascending. Ranks that had been silent for long when the failure came are not among them: only
   // one rank of a machine that is cut off is named as lost.
   std::vector<int> LiveRanks() const;
-  // These two are as World's.
+  // These two are as World's. A rank whose loss others have told it of gathers nothing: they do.
   std::vector<std::string> CallsAtFailure() const;
   std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
 
@@ -115,6 +115,7 @@ class TcpControl {
   FailureHook failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
   std::vector<std::string> calls_at_failure_;  // written once, before failure_ is
   std::atomic<bool> calls_at_failure_known_{false};
+  std::atomic<bool> is_missed_{false};  // the failure is that others have lost this rank
   FirstError failure_;
 
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(fail_mutex_);  // also guards the channels

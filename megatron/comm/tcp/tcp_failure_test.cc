@@ -252,5 +252,21 @@ TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
       /*silent=*/2);
 }
 
+// As a process that is stopped and continued later.
+TEST(TcpFailureTest, ARankThatOthersHaveLostLeavesTheReportToThem) {
+  ForEachRank(
+      3,
+      [](int rank, TcpWorld* world) {
+        AwaitFailure(*world);
+        const auto states =
+            world->GatherStates(absl::StrCat("state ", rank), SteadyNow() + absl::Seconds(60));
+        ASSERT_EQ(states.has_value(), rank == 1);
+        if (rank == 1) {
+          EXPECT_THAT(*states, ElementsAre(Pair(1, "state 1"), Pair(2, "state 2")));
+        }
+      },
+      /*silent=*/1);
+}
+
 }  // namespace
 }  // namespace megatron
