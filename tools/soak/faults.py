@@ -1,6 +1,7 @@
 """The faults that a soak makes. Each is a function of the run and of random numbers: it returns what it
-has done, for the log, or None if there was nothing to strike."""
+has done, for the log, or None or something empty if there was nothing to strike."""
 
+import itertools
 import os
 import resource
 import signal
@@ -121,7 +122,7 @@ def no_memory(run, random):
     """A rank gets no more memory from the system for a while."""
     for rank, pid in _a_rank(run, random):
         seconds = random.uniform(0.1, 1.0)
-        return _limit(run, [pid], resource.RLIMIT_AS, 1, seconds) and f"rank {rank} for {seconds:.1f} s"
+        return _limit([pid], resource.RLIMIT_AS, lambda pid: 1, seconds) and f"rank {rank} for {seconds:.1f} s"
 
 
 def jump_clock(run, random):
@@ -162,13 +163,13 @@ def term_rank(run, random):
         return send(pid, signal.SIGTERM) and f"rank {rank}"
 
 
-def _limit(run, pids, what, limit, seconds):
-    """Gives processes a limit for so long. Returns whether any was there."""
+def _limit(pids, what, limit_of, seconds):
+    """Gives each process a limit for so long. Returns whether any was there."""
     limited = []
     for pid in pids:
         try:
             before = resource.prlimit(pid, what)
-            resource.prlimit(pid, what, (limit, before[1]))
+            resource.prlimit(pid, what, (limit_of(pid), before[1]))
             limited.append((pid, before))
         except OSError:
             pass  # it has ended
@@ -181,10 +182,25 @@ def _limit(run, pids, what, limit, seconds):
     return bool(limited)
 
 
+def _lowest_free_descriptor(pid):
+    """A limit that takes no descriptor away: poll() fails with more than the limit."""
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    return next(number for number in itertools.count() if number not in taken)
+
+
+def _no_more_descriptors(run, seconds):
+    limited = _limit(run.processes(), resource.RLIMIT_NOFILE, _lowest_free_descriptor, seconds)
+    return limited and f"for {seconds:.1f} s"
+
+
 def few_descriptors(run, random):
     """No process can open another file or connection for a while."""
-    seconds = random.uniform(0.1, 1.0)
-    return _limit(run, run.processes(), resource.RLIMIT_NOFILE, 3, seconds) and f"for {seconds:.1f} s"
+    return _no_more_descriptors(run, random.uniform(0.1, 1.0))
+
+
+def few_descriptors_long(run, random):
+    """The same for longer than ranks that meet wait for one."""
+    return _no_more_descriptors(run, 5.0)
 
 
 def full_disk(run, random):
@@ -369,14 +385,14 @@ HARMLESS = [stop_rank_shortly, stop_parent, stop_all, slow_rank, few_descriptors
             second_run, jump_clock, cut_link_shortly, bad_link]
 # One of the ranks, or of the processes, is lost, or asked to end.
 HARMFUL = [kill_rank, kill_two_ranks, kill_rank_twice, kill_parent, kill_all, crash_rank, no_memory,
-           stop_rank_long, term_parent, term_parent_twice, hangup_parent, term_rank, cut_link_long,
-           kill_host]
+           stop_rank_long, few_descriptors_long, term_parent, term_parent_twice, hangup_parent, term_rank,
+           cut_link_long, kill_host]
 # These are of runs on several hosts.
 OF_HOSTS = [cut_link_shortly, cut_link_long, bad_link, kill_host]
 # These strike between an end and the next start.
 DOWN = [flip_checkpoint, truncate_checkpoint, flip_local_checkpoint, delete_local_checkpoints,
         tear_metrics, lose_tracker, change_layout]
-LONG = [stop_rank_long, stop_all, second_run, cut_link_long]  # these are chosen less often
+LONG = [stop_rank_long, stop_all, few_descriptors_long, second_run, cut_link_long]  # these are chosen less often
 ALL = {fault.__name__: fault for fault in HARMLESS + HARMFUL + DOWN}
 # The remedy of these is to move a damaged checkpoint away, which the run asks for with code 22.
 DAMAGE = {"flip_checkpoint", "truncate_checkpoint"}

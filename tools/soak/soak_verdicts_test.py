@@ -7,9 +7,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+from runs import Run
 
 # It makes a step every few milliseconds, and continues from its newest checkpoint. $STUB says what it
 # does wrong.
@@ -42,7 +47,7 @@ def write(checkpoint):
             file.write("other" if wrong == "bytes" else "bytes")
 print("first step done", flush=True)
 for step in range(first + 1, steps + 1):
-    loss = scale * (2 if wrong == "loss" and step == 50 else 1) / step
+    loss = scale * {"loss": 2, "no number": float("nan")}.get(wrong if step == 50 else "", 1) / step
     if not (wrong == "step" and step == 50):
         lines.append(json.dumps({"iteration": step, "lm loss": loss}))
     if wrong == "twice" and step == 50:
@@ -92,7 +97,7 @@ class SoakVerdictsTest(unittest.TestCase):
         self.assertIn("iteration 50 has the loss", text)
 
     def test_what_is_wrong_is_seen(self):
-        told = {"loss": "iteration 50 has the loss", "step": "iterations [50] are not in",
+        told = {"loss": "iteration 50 has the loss", "no number": "iteration 50 has the loss nan", "step": "iterations [50] are not in",
                 "twice": "iterations [50] are in metrics.jsonl twice", "bytes": "has other bytes",
                 "code": "ended with code 21", "orphan": "are left"}
         with concurrent.futures.ThreadPoolExecutor(len(told)) as pool:  # they mostly wait
@@ -101,6 +106,25 @@ class SoakVerdictsTest(unittest.TestCase):
             with self.subTest(wrong):
                 self.assertEqual(code, 1, text)
                 self.assertIn(told[wrong], text)
+
+    def test_a_soak_that_strikes_nothing_shows_nothing(self):
+        for fault in "kill_host", "stranger":  # there are no hosts, and nobody listens
+            code, text = self.soak("nothing", f"--faults={fault}", "--seconds=1")
+            self.assertEqual(code, 1, text)
+            self.assertIn("nothing was struck", text)
+
+    def test_what_a_run_has_printed_is_shown_when_it_is_wrong(self):
+        code, text = self.soak("code", "--episode=0")
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, r"  \| --- \S+ start \d+ ended with code 21 after \d+ steps")
+        self.assertIn("  | first step done", text)
+
+    def test_processes_on_hosts_belong_to_their_run(self):
+        with tempfile.TemporaryDirectory() as directory:
+            run = Run("program", os.path.join(directory, "run"), 1, [], "sgd")
+            self.assertEqual(run.left(), [])
+            run.hosts = types.SimpleNamespace(pids=lambda which: [[7], [8, 9]][which])
+            self.assertEqual(run.left(), [7, 8, 9])
 
     def test_what_does_not_go_on_is_lost(self):
         code, text = self.soak("hang", "--episode=0", "--patience=2")
