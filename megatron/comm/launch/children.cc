@@ -131,6 +131,7 @@ class Runner {
     bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
+    std::string unsent;  // of the child's input
     // The state at the last look, and when it had changed.
     int64_t ticks = -1;
     absl::Time worked;
@@ -153,6 +154,7 @@ class Runner {
     const Child& child = children_[index];
     Running& running = running_[index];
     Socket read_ends[2], write_ends[2], input;
+    running.unsent.clear();
     for (int i = 0; i < 2; ++i) {
       int ends[2];
       if (pipe2(ends, O_CLOEXEC) != 0) return Errno("pipe");
@@ -205,17 +207,22 @@ class Runner {
           std::move(read_ends[i]), child.prefix, targets[i], is_errors ? child.reason_mark : "",
           is_errors ? options_.takes_line : nullptr);
     }
-    SendInput(running, child.input);
+    SendInput(&running, child.input);
     return absl::OkStatus();
   }
 
-  // A child that has ended reads no more: its end is seen elsewhere.
-  static void SendInput(const Running& running, absl::string_view text) {
-    while (running.control.valid() && !text.empty()) {
-      const ssize_t sent = send(running.control.fd(), text.data(), text.size(), MSG_NOSIGNAL);
+  // A child that does not read must not keep the others waiting; one that has ended never will, and
+  // its end is seen elsewhere.
+  static void SendInput(Running* running, absl::string_view text) {
+    if (!running->control.valid()) return;
+    std::string& unsent = running->unsent;
+    absl::StrAppend(&unsent, text);
+    while (!unsent.empty()) {
+      const ssize_t sent =
+          send(running->control.fd(), unsent.data(), unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0) return;
-      text.remove_prefix(sent);
+      if (sent < 0 && errno == EAGAIN) return;
+      unsent.erase(0, sent < 0 ? unsent.size() : static_cast<size_t>(sent));
     }
   }
 
@@ -230,10 +237,16 @@ class Runner {
         outputs.push_back(output.get());
       }
     }
+    for (const Running& child : running_) {
+      if (!child.unsent.empty()) entries.push_back({child.control.fd(), POLLOUT, 0});
+    }
     poll(entries.data(), entries.size(), PollMilliseconds(until, absl::Seconds(60)));
     if (entries[1].revents != 0) ReadControl();
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (entries[i + 2].revents != 0) outputs[i]->Read();
+    }
+    for (Running& child : running_) {
+      if (!child.unsent.empty()) SendInput(&child, "");
     }
   }
 
@@ -255,10 +268,10 @@ class Runner {
   }
 
   void Forward(int signal) {
-    for (const Running& child : running_) {
+    for (Running& child : running_) {
       if (child.pid <= 0) continue;
       if (child.control.valid()) {
-        SendInput(child, absl::StrCat("signal ", signal, "\n"));
+        SendInput(&child, absl::StrCat("signal ", signal, "\n"));
       } else {
         kill(-child.pid, signal);
       }

@@ -24,6 +24,8 @@
 #include "gtest/gtest.h"
 #include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/launch/children.h"
+#include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/process_group.h"
 
@@ -381,6 +383,25 @@ TEST(LauncherTest, AnotherChildTakesThePlaceOfALostOne) {
   EXPECT_EQ(launched.result.exit_code, 0) << launched.result.Describe();
   EXPECT_EQ(launched.output, "[spare] comes\n");
   EXPECT_EQ(told, "rank 1 ended with code 77; the spare takes its place in 10ms (1 of 1)");
+}
+
+// As ssh does while it waits for its host.
+TEST(LauncherTest, AChildThatDoesNotReadItsInputDoesNotKeepOthersWaiting) {
+  const std::string path = TempPath("length");
+  std::remove(path.c_str());
+  std::vector<Child> children(3);
+  children[0].command = {"sh", "-c", "exec sleep 1000"};
+  children[1].command = {"sh", "-c", absl::StrCat("sleep 0.1; head -c 3000000 | wc -c > ", path)};
+  children[2].command = {"sh", "-c",
+                         absl::StrCat("while test ! -s ", path, "; do sleep 0.05; done; exit 21")};
+  for (Child& child : children) child.environment = ProcessEnvironment();
+  children[0].input = children[1].input = std::string(3000000, 'x');
+  ChildrenOptions options;
+  options.grace = absl::Milliseconds(100);
+  const absl::StatusOr<LaunchResult> result = RunChildren(std::move(children), options);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 21);
+  EXPECT_THAT(ReadFile(path), HasSubstr("3000000"));
 }
 
 TEST(LauncherTest, ARankThatWasCutOffUntilTheOthersHadEndedIsNoFailure) {
