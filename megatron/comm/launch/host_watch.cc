@@ -1,5 +1,6 @@
 #include "megatron/comm/launch/host_watch.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,6 +11,7 @@
 #include <ctime>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 
 namespace megatron {
 namespace {
@@ -42,10 +44,27 @@ struct Question {
   std::vector<char*> command;
 };
 
+// A lock on a file would stay as long as this process has the file.
+void CloseOthers(int control, int answer) {
+  DIR* const directory = opendir("/proc/self/fd");
+  if (directory == nullptr) return;
+  std::vector<int> others;
+  while (const dirent* const entry = readdir(directory)) {
+    int fd = -1;
+    const bool is_number = absl::SimpleAtoi(entry->d_name, &fd);
+    if (is_number && fd > STDERR_FILENO && fd != control && fd != answer && fd != dirfd(directory))
+      others.push_back(fd);
+  }
+  closedir(directory);
+  for (const int fd : others) close(fd);
+}
+
 // The process: it lives until it is killed.
 [[noreturn]] void Ask(const std::vector<Question>& questions, timespec interval, int control,
-                      int answer) {
+                      int answer, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  CloseOthers(control, answer);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   while (true) {
     nanosleep(&interval, nullptr);
@@ -73,10 +92,11 @@ absl::StatusOr<std::unique_ptr<HostWatch>> HostWatch::Start(const std::vector<Ho
       question.command.push_back(const_cast<char*>(word.c_str()));
     question.command.push_back(nullptr);
   }
+  const pid_t self = getpid();
   watch->pid_ = fork();
   if (watch->pid_ < 0) return absl::ErrnoToStatus(errno, "fork");
   if (watch->pid_ == 0)
-    Ask(questions, absl::ToTimespec(interval), watch->control_[1], watch->answer_[1]);
+    Ask(questions, absl::ToTimespec(interval), watch->control_[1], watch->answer_[1], self);
   return watch;
 }
 

@@ -22,7 +22,8 @@ class HostWatch {
   };
 
   // Runs the commands one after the other, for the first time after `interval`, until one ends with
-  // 0. Call it from a program that has no other thread.
+  // 0. Call it from a program that has no other thread. The process keeps none of the program's
+  // files but the standard ones.
   static absl::StatusOr<std::unique_ptr<HostWatch>> Start(const std::vector<Host>& hosts,
                                                           absl::Duration interval);
   // Ends the process.

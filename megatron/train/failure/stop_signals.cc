@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 
 namespace megatron {
 namespace {
@@ -18,8 +19,10 @@ void Handle(int signal_number) {
   if (received.compare_exchange_strong(expected, signal_number)) {
     if (!answers) return;
     constexpr char kMessage[] = "\nstopping after this step; a second signal stops at once\n";
-    // Nothing can be done about a failure here.
+    // Nothing can be done about a failure here, and what was interrupted may look at errno.
+    const int error = errno;
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+    errno = error;
     return;
   }
   if (signal_number == SIGHUP) return;

@@ -1,7 +1,9 @@
 #include "megatron/train/failure/stop_signals.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "gtest/gtest.h"
@@ -36,6 +38,17 @@ TEST(StopSignalsDeathTest, AHangupThatWasIgnoredAtTheStartIsIgnored) {
     ListenForStopSignals(/*answer=*/false);
     raise(SIGHUP);
     std::_Exit(StopSignal() == 0 ? kStopped : 1);
+  };
+  EXPECT_EXIT(get(), ::testing::ExitedWithCode(kStopped), "");
+}
+
+TEST(StopSignalsDeathTest, WhatASignalInterruptsFindsItsErrorNumber) {
+  const auto get = [] {
+    ListenForStopSignals(/*answer=*/true);
+    close(STDERR_FILENO);  // so that the answer fails
+    errno = EAGAIN;
+    raise(SIGTERM);
+    std::_Exit(errno == EAGAIN ? kStopped : 1);
   };
   EXPECT_EXIT(get(), ::testing::ExitedWithCode(kStopped), "");
 }
