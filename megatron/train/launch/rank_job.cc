@@ -20,6 +20,9 @@ namespace {
 
 // Each try loses a rank, or the time that ranks wait for one.
 constexpr int kMostTries = 8;
+// The others, which try longer, go on without a process that failed to join them so often.
+constexpr int kMostJoins = 3;
+static_assert(kMostJoins < kMostTries);
 // The time after which a rank that had no descriptors tries again.
 constexpr absl::Duration kDescriptorPause = absl::Seconds(1);
 
@@ -160,15 +163,22 @@ absl::Status RankJob::MakeWorld(RegroupPlan plan) {
 }
 
 absl::StatusOr<bool> RankJob::JoinAsSpare() {
-  while (true) {
+  absl::Status last;
+  for (int joins = 0; joins < kMostJoins; ++joins) {
     absl::StatusOr<RegroupPlan> plan =
         regroup_->MeetAsSpare(Self(-1, {}), launched_.world_size, [] { return StopSignal() != 0; });
     if (absl::IsCancelled(plan.status())) return false;
     MEGATRON_RETURN_IF_ERROR(WithExitCode(plan.status(), kExitPeerLost));
     if (plan->is_done) return false;
     if (plan->ends) return WithExitCode(absl::UnavailableError(plan->reason), kExitPeerLost);
-    if (MakeWorld(*std::move(plan)).ok()) return true;
+    last = MakeWorld(*std::move(plan));
+    if (last.ok()) return true;
   }
+  // The code of a process that ends while the others go on.
+  return WithExitCode(
+      absl::Status(last.code(), absl::StrCat("it could not join the others ", kMostJoins,
+                                             " times, at last: ", last.message())),
+      kExitHang);
 }
 
 absl::StatusOr<bool> RankJob::Regroup(const std::vector<KeptPart>& kept,

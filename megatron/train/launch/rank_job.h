@@ -63,6 +63,8 @@ class RankJob {
   // Makes the world of the launch. False: the others have one without this process.
   absl::StatusOr<bool> MakeFirstWorld();
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;
+  // Comes to one rendezvous after another. False: they ended without this process. An error with
+  // kExitHang: the world with this process could not be made several times.
   absl::StatusOr<bool> JoinAsSpare();
   absl::Status MakeWorld(RegroupPlan plan);
 

@@ -25,6 +25,7 @@
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/store/tcp_store.h"
 #include "megatron/comm/tcp/tcp_communicator.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
@@ -33,6 +34,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 constexpr absl::Duration kHeartbeatTimeout = absl::Minutes(2);
@@ -131,6 +133,51 @@ TEST(RankJobTest, AProcessThatIsLostBeforeItConnectsIsNotWaitedForUntilItsHeartb
 
 TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
   LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
+}
+
+// As one whose connections to the others are blocked, but not the one to the store.
+TEST(RankJobTest, AProcessThatCannotJoinTheOthersEndsAndLeavesThemAlone) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->endpoint().port;
+  const auto store = TcpStoreClient::Connect((*server)->endpoint(), secret, absl::Minutes(1));
+  ASSERT_THAT(store, IsOk());
+  // The rank that there is: the other one was lost after the first world was made.
+  Regroup rank(store->get(), kHeartbeatTimeout);
+  ASSERT_THAT(rank.CountStarts(1), IsOkAndHolds(1));
+  ASSERT_THAT(rank.Open(0), IsOk());
+  ASSERT_THAT(rank.IsOpen(), IsOkAndHolds(true));
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.heartbeat_timeout = kHeartbeatTimeout;
+  absl::StatusOr<std::unique_ptr<RankJob>> joined = absl::UnknownError("");
+  std::thread joiner([&] { joined = RankJob::Join(LaunchOf(1, 2, port), options); });
+  for (int i = 0; i < 3; ++i) {
+    const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+    while (rank.CountWaiting().value_or(0) < 1 && SteadyNow() < deadline)
+      absl::SleepFor(absl::Milliseconds(5));
+    const auto decide = [](const std::vector<Comer>& comers) {
+      RegroupPlan plan;
+      plan.data_size = 2;
+      for (const int rank_before : {-1, 0}) {
+        for (size_t comer = 0; comer < comers.size(); ++comer) {
+          if (comers[comer].place >= 0 && comers[comer].rank == rank_before)
+            plan.ranks.push_back({static_cast<int>(comer) + 1, comers[comer].place, "host"});
+        }
+      }
+      return plan;
+    };
+    const auto plan = rank.MeetAsMember(
+        {0, "host", 0, {}}, [] { return std::vector<int>{0}; }, decide);
+    EXPECT_THAT(plan, IsOk());
+    EXPECT_THAT(rank.GiveUp(), IsOk());
+  }
+  EXPECT_THAT(rank.End("the run has ended"), IsOk());
+  joiner.join();
+  EXPECT_THAT(joined, StatusIs(absl::StatusCode::kCancelled, HasSubstr("could not join")));
+  EXPECT_EQ(ExitCodeOf(joined.status()), kExitHang);
 }
 
 // The second rank of two, in a process of its own. Returns 0 if it has followed the first one to
