@@ -142,7 +142,7 @@ absl::StatusOr<AgentJob> AgentJob::Decode(absl::string_view bytes) {
   agent.launch.command = GetStrings(&reader);
   const std::vector<std::string> environment = GetStrings(&reader);
   if (!reader.at_end() || environment.size() % 2 != 0 || ranks < 1 || ranks > kMaxSlots ||
-      first_rank < 0 || first_rank > world_size - ranks) {
+      first_rank < 0 || int64_t{first_rank} + ranks > world_size) {
     return absl::InvalidArgumentError("an agent reads a job from another version of the launcher");
   }
   MEGATRON_ASSIGN_OR_RETURN(JobSecret job_secret, JobSecret::FromHex(secret));
