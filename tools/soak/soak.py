@@ -44,6 +44,8 @@ DAMAGED_CHECKPOINT = 22
 MOVE_AWAY = re.compile(r"to continue from the checkpoint before it move (\S+) away")
 BEGIN_ANEW = re.compile(r"to begin anew move '(\S+)' away, or what is in it")
 SMALL_DISK = "size=16m"
+# What programs say when a rank or host was lost; launch says no more than that it starts it again.
+CONSEQUENCES = re.compile(r"error:|start(ing|ed) again in|takes its place in")
 LINES_OF_LOG = 60  # that are printed of a run that failed
 
 
@@ -324,8 +326,9 @@ class Episode:
         run, steps = self.run, self.soak.options.steps
         if orphans := run.orphans():
             raise Wrong(f"processes {orphans} are left")
-        if self.should_be_undisturbed() and "error:" in run.output(of_this_start=False):
-            raise Wrong("a harmless fault had consequences")
+        said = CONSEQUENCES.search(run.output(of_this_start=False))
+        if self.should_be_undisturbed() and said:
+            raise Wrong(f"a harmless fault had consequences: '{said.group()}'")
         if "other results" in run.output(of_this_start=False):
             raise Wrong("a step had other results when it was computed again")
         losses, twice = losses_of(run.save)

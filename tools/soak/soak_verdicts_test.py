@@ -15,6 +15,7 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 from runs import Run
+from soak import Episode
 
 # It makes a step every few milliseconds, and continues from its newest checkpoint. $STUB says what it
 # does wrong.
@@ -54,6 +55,8 @@ for step in range(first + 1, steps + 1):
         lines.append(lines[-1])
     if wrong == "hang" and step == 50:
         time.sleep(3600)
+    if wrong == "again said" and step == 50:
+        print("launch: rank 1 was ended by signal 9 (Killed); it is started again in 1s (1 of 9)")
     if wrong == "code" and step == 50:
         sys.exit(21)
     write(step % interval == 0 or step == steps or asked)
@@ -118,6 +121,14 @@ class SoakVerdictsTest(unittest.TestCase):
         self.assertEqual(code, 1, text)
         self.assertRegex(text, r"  \| --- \S+ start \d+ ended with code 21 after \d+ steps")
         self.assertIn("  | first step done", text)
+
+    def test_harmless_faults_have_no_consequences(self):
+        options = types.SimpleNamespace(seed=1, launch=None, faults=[])
+        shared = types.SimpleNamespace(options=options, directory="")
+        episode = next(n for n in range(100) if Episode(shared, n).is_harmless)
+        code, text = self.soak("again said", f"--episode={episode}", "--faults=slow_rank")
+        self.assertEqual(code, 1, text)
+        self.assertIn("a harmless fault had consequences: 'started again in'", text)
 
     def test_processes_on_hosts_belong_to_their_run(self):
         with tempfile.TemporaryDirectory() as directory:
