@@ -27,7 +27,7 @@ NormLayer::NormLayer(const NormOptions& options)
 }
 
 ops::NormTensors NormLayer::Tensors(const Saved& saved) const {
-  return {weight_.data, is_layer_norm() ? bias_.data : Tensor(), saved.mean_T, saved.rstd_T};
+  return {weight_.data, has_bias() ? bias_.data : Tensor(), saved.mean_T, saved.rstd_T};
 }
 
 void NormLayer::AllocateStatistics(const LayerContext& ctx, const Tensor& x_TH,
@@ -80,7 +80,7 @@ void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Ten
                          const Tensor& dx_TH, const Saved& saved, const Tensor& dbias_H) {
   Arena::Scope scope(ctx.scratch);
   const Tensor dgamma_H = GradientOf(ctx, weight_);
-  const Tensor dbeta_H = is_layer_norm() ? GradientOf(ctx, bias_) : Tensor();
+  const Tensor dbeta_H = has_bias() ? GradientOf(ctx, bias_) : Tensor();
   if (!is_cut_) {
     return ops::NormBackward(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), dresidual_TH,
                              dx_TH, dgamma_H, dbeta_H, dbias_H);
@@ -95,7 +95,7 @@ void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Ten
 
 void NormLayer::AppendParameters(std::vector<Parameter*>* out) {
   out->push_back(&weight_);
-  if (is_layer_norm()) out->push_back(&bias_);
+  if (has_bias()) out->push_back(&bias_);
 }
 
 }  // namespace megatron

@@ -1,4 +1,5 @@
-// A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank.
+// A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank. A LayerNorm
+// has a bias unless ops::Norm says otherwise.
 //
 // Where a row is cut over ranks, of which each has some of its columns, statistics and two sums of
 // gradients are exchanged, and each rank has its columns of the parameters. So it is on a grid of
@@ -51,10 +52,11 @@ class NormLayer {
 
   void AppendParameters(std::vector<Parameter*>* out);
   // Returns whether any of the parameters is not frozen.
-  bool IsTrained() const { return !weight_.frozen || (is_layer_norm() && !bias_.frozen); }
+  bool IsTrained() const { return !weight_.frozen || (has_bias() && !bias_.frozen); }
 
  private:
   bool is_layer_norm() const { return norm_.kind == ops::Norm::kLayerNorm; }
+  bool has_bias() const { return is_layer_norm() && norm_.bias; }
   // The ranks that a row is cut over.
   const ProcessGroup& RanksOf(const LayerContext& ctx) const {
     return is_cut_over_tensor_ ? ctx.tensor_group : ctx.grid.row;

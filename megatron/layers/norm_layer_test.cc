@@ -1,6 +1,7 @@
 #include "megatron/layers/norm_layer.h"
 
 #include <memory>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/layers/layer_harness.h"
@@ -12,9 +13,7 @@ constexpr int64_t kHidden = 8;
 
 // A norm's gradients come out of one pass, so that none is put off; dy flows around the norm, too,
 // where `residual` is set.
-LayerCalls CallsOfNorm(ops::Norm::Kind kind, bool residual = false) {
-  ops::Norm norm;
-  norm.kind = kind;
+LayerCalls CallsOfNorm(const ops::Norm& norm, bool residual = false) {
   const auto layer = std::make_shared<NormLayer>(NormOptions{norm, "weight", "bias", kHidden});
   const auto saved = std::make_shared<NormLayer::Saved>();
   LayerCalls calls;
@@ -30,18 +29,28 @@ LayerCalls CallsOfNorm(ops::Norm::Kind kind, bool residual = false) {
   return calls;
 }
 
+// A LayerNorm, one without a bias, and an RMSNorm.
+std::vector<ops::Norm> Norms() {
+  std::vector<ops::Norm> norms(3);
+  norms[1].bias = false;
+  norms[2].kind = ops::Norm::kRmsNorm;
+  return norms;
+}
+
 TEST(NormLayerTest, GradientsAreThoseOfFiniteDifferences) {
-  for (auto kind : {ops::Norm::kLayerNorm, ops::Norm::kRmsNorm}) {
+  for (const ops::Norm& norm : Norms()) {
     for (bool residual : {false, true}) {
       LayerHarness harness({4, 3});
-      ExpectGradients(&harness, CallsOfNorm(kind, residual), kHidden);
+      ExpectGradients(&harness, CallsOfNorm(norm, residual), kHidden);
     }
   }
 }
 
-TEST(NormLayerTest, AnRmsNormHasNoBias) {
-  EXPECT_EQ(CallsOfNorm(ops::Norm::kLayerNorm).parameters.size(), 2u);
-  EXPECT_EQ(CallsOfNorm(ops::Norm::kRmsNorm).parameters.size(), 1u);
+TEST(NormLayerTest, ALayerNormAloneHasABiasAndMayHaveNone) {
+  const std::vector<ops::Norm> norms = Norms();
+  EXPECT_EQ(CallsOfNorm(norms[0]).parameters.size(), 2u);
+  EXPECT_EQ(CallsOfNorm(norms[1]).parameters.size(), 1u);
+  EXPECT_EQ(CallsOfNorm(norms[2]).parameters.size(), 1u);
 }
 
 }  // namespace

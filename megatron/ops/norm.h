@@ -3,8 +3,8 @@
 // Legend: T rows, H columns. Rows are all leading dims of x (at most 3, of any strides; the last
 // dim is contiguous), so the heads in a packed QKV can be normalized in place. x, y, gamma and beta
 // share a dtype. Statistics and gradients of parameters are fp32; statistics have one entry per
-// row, in the order of the dims. RMSNorm has no mean and may have no beta: those tensors are then
-// empty.
+// row, in the order of the dims. RMSNorm has no mean, and either norm may have no beta: those
+// tensors are then empty.
 #ifndef MEGATRON_OPS_NORM_H_
 #define MEGATRON_OPS_NORM_H_
 

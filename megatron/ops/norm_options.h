@@ -9,6 +9,8 @@ struct Norm {
   Kind kind = kLayerNorm;
   float epsilon = 1e-5f;
   bool zero_centered_gamma = false;  // the scale is 1 + gamma ("layernorm 1p")
+  // Whether a LayerNorm has beta. Without it, beta_H and its gradient are empty. RMSNorm has none.
+  bool bias = true;
 };
 
 }  // namespace megatron::ops

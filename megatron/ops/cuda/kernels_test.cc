@@ -224,63 +224,68 @@ TEST_P(CudaOpTest, BiasGradientsOfNormsAreThoseOfAPassOfTheirOwn) {
   }
 }
 
-TEST_P(CudaOpTest, NormsAndTheirGradients) {
+// LayerNorm and RMSNorm, the gain as it is and less one, and a LayerNorm without beta.
+std::vector<Norm> AllNorms() {
+  std::vector<Norm> norms;
   for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
-    for (bool zero_centered : {false, true}) {
-      for (int64_t hidden : {5, 128, 1001, 1664}) {
-        const int64_t rows = 37;
-        const Norm norm = {kind, 1e-5f, zero_centered};
-        HostTensor x = Normal({rows, hidden}, 1), residual = Normal({rows, hidden}, 2),
-                   sum = Normal({rows, hidden}, 3), y = Normal({rows, hidden}, 4),
-                   gamma = Positive({hidden}, dtype(), 5), beta = Normal({hidden}, 6),
-                   dy = Normal({rows, hidden}, 7), dx = Normal({rows, hidden}, 8),
-                   dgamma = HostTensor::Normal({hidden}, kF32, 9),
-                   dbeta = HostTensor::Normal({hidden}, kF32, 10), mean({rows}, kF32),
-                   rstd({rows}, kF32);
-        ExpectAgreement(
-            {&x, &residual, &sum, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &mean, &rstd},
-            4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
-              const bool layer = kind == Norm::kLayerNorm;
-              const NormTensors tensors = {at[4], layer ? at[5] : Tensor(),
-                                           layer ? at[10] : Tensor(), at[11]};
-              ResidualNormForward(stream, norm, Dropout(), at[0], Tensor(), at[1], at[2], tensors,
-                                  at[3]);
-              NormBackward(stream, norm, at[6], at[2], tensors, at[1], at[7], at[8],
-                           layer ? at[9] : Tensor());
-            });
-      }
+    for (bool zero_centered : {false, true}) norms.push_back({kind, 1e-5f, zero_centered});
+  }
+  norms.push_back({Norm::kLayerNorm, 1e-5f, /*zero_centered_gamma=*/false, /*bias=*/false});
+  return norms;
+}
+
+TEST_P(CudaOpTest, NormsAndTheirGradients) {
+  for (const Norm& norm : AllNorms()) {
+    for (int64_t hidden : {5, 128, 1001, 1664}) {
+      const int64_t rows = 37;
+      HostTensor x = Normal({rows, hidden}, 1), residual = Normal({rows, hidden}, 2),
+                 sum = Normal({rows, hidden}, 3), y = Normal({rows, hidden}, 4),
+                 gamma = Positive({hidden}, dtype(), 5), beta = Normal({hidden}, 6),
+                 dy = Normal({rows, hidden}, 7), dx = Normal({rows, hidden}, 8),
+                 dgamma = HostTensor::Normal({hidden}, kF32, 9),
+                 dbeta = HostTensor::Normal({hidden}, kF32, 10), mean({rows}, kF32),
+                 rstd({rows}, kF32);
+      ExpectAgreement(
+          {&x, &residual, &sum, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &mean, &rstd},
+          4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+            const bool layer = norm.kind == Norm::kLayerNorm, has_beta = layer && norm.bias;
+            const NormTensors tensors = {at[4], has_beta ? at[5] : Tensor(),
+                                         layer ? at[10] : Tensor(), at[11]};
+            ResidualNormForward(stream, norm, Dropout(), at[0], Tensor(), at[1], at[2], tensors,
+                                at[3]);
+            NormBackward(stream, norm, at[6], at[2], tensors, at[1], at[7], at[8],
+                         has_beta ? at[9] : Tensor());
+          });
     }
   }
 }
 
 // The columns are the first of 3 ranks', and the statistics are of all ranks' columns.
 TEST_P(CudaOpTest, NormsOfCutRowsAndTheirGradients) {
-  for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
-    for (bool zero_centered : {false, true}) {
-      for (int64_t columns : {5, 128, 1001}) {
-        const int64_t rows = 37;
-        const Norm norm = {kind, 1e-5f, zero_centered};
-        HostTensor x = Normal({rows, columns}, 1), residual = Normal({rows, columns}, 2),
-                   y = Poisoned({rows, columns}), gamma = Positive({columns}, dtype(), 4),
-                   beta = Normal({columns}, 5), dy = Normal({rows, columns}, 6),
-                   dx = Poisoned({rows, columns}), dgamma = HostTensor::Normal({columns}, kF32, 8),
-                   dbeta = HostTensor::Normal({columns}, kF32, 9),
-                   dbias = HostTensor::Normal({columns}, kF32, 10), mean({rows}, kF32),
-                   rstd({rows}, kF32), sums = Positive({3, rows, 2}, kF32, 11),
-                   of_gradients({rows, 2}, kF32);
-        ExpectAgreement({&x, &residual, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &dbias, &mean,
-                         &rstd, &sums, &of_gradients},
-                        4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
-                          const bool layer = kind == Norm::kLayerNorm;
-                          const NormTensors tensors = {at[3], layer ? at[4] : Tensor(),
-                                                       layer ? at[10] : Tensor(), at[11]};
-                          CutNormSums(stream, norm, at[0], at[12].Select(0, 0));
-                          CutNormForward(stream, norm, at[0], at[12], tensors, at[2]);
-                          CutNormGradientSums(stream, norm, at[5], at[0], tensors, at[13]);
-                          CutNormBackward(stream, norm, 3 * columns, at[5], at[0], tensors, at[13],
-                                          at[1], at[6], at[7], layer ? at[8] : Tensor(), at[9]);
-                        });
-      }
+  for (const Norm& norm : AllNorms()) {
+    for (int64_t columns : {5, 128, 1001}) {
+      const int64_t rows = 37;
+      HostTensor x = Normal({rows, columns}, 1), residual = Normal({rows, columns}, 2),
+                 y = Poisoned({rows, columns}), gamma = Positive({columns}, dtype(), 4),
+                 beta = Normal({columns}, 5), dy = Normal({rows, columns}, 6),
+                 dx = Poisoned({rows, columns}), dgamma = HostTensor::Normal({columns}, kF32, 8),
+                 dbeta = HostTensor::Normal({columns}, kF32, 9),
+                 dbias = HostTensor::Normal({columns}, kF32, 10), mean({rows}, kF32),
+                 rstd({rows}, kF32), sums = Positive({3, rows, 2}, kF32, 11),
+                 of_gradients({rows, 2}, kF32);
+      ExpectAgreement({&x, &residual, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &dbias, &mean,
+                       &rstd, &sums, &of_gradients},
+                      4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                        const bool layer = norm.kind == Norm::kLayerNorm,
+                                   has_beta = layer && norm.bias;
+                        const NormTensors tensors = {at[3], has_beta ? at[4] : Tensor(),
+                                                     layer ? at[10] : Tensor(), at[11]};
+                        CutNormSums(stream, norm, at[0], at[12].Select(0, 0));
+                        CutNormForward(stream, norm, at[0], at[12], tensors, at[2]);
+                        CutNormGradientSums(stream, norm, at[5], at[0], tensors, at[13]);
+                        CutNormBackward(stream, norm, 3 * columns, at[5], at[0], tensors, at[13],
+                                        at[1], at[6], at[7], has_beta ? at[8] : Tensor(), at[9]);
+                      });
     }
   }
 }
