@@ -18,7 +18,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name,
   linear.output_shape = options.gated ? Shape{2, ffn} : Shape{ffn};
   linear.split_dim = options.gated ? 1 : 0;
   linear.matrix.stacked = options.gated ? 1 : 0;
-  linear.bias = options.linear_bias;
+  linear.bias = options.has_mlp_bias();
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
   linear.grid = options.grid;
@@ -34,7 +34,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.name = name + ".linear_fc2";
   linear.input_size = options.ffn_hidden_size;
   linear.output_shape = {options.hidden_size};
-  linear.bias = options.linear_bias;
+  linear.bias = options.has_mlp_bias();
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   linear.float8 = options.float8;

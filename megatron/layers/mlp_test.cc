@@ -48,6 +48,14 @@ TEST(MlpTest, GradientsAreThoseOfFiniteDifferences) {
 
 TEST(MlpTest, GradientsOfAGatedMlpAreThoseOfFiniteDifferences) { ExpectMlpGradients(Gated()); }
 
+TEST(MlpTest, MayHaveBiasesWhereOtherLinearLayersHaveNone) {
+  TransformerOptions options = Gated();
+  EXPECT_EQ(MakeMlp(options, {}).parameters.size(), 2u);
+  options.mlp_bias = true;
+  EXPECT_EQ(MakeMlp(options, {}).parameters.size(), 3u);  // and fc2's, which is left to the caller
+  ExpectMlpGradients(options);
+}
+
 TEST(MlpTest, RecomputationChangesNoBit) {
   for (const TransformerOptions& options : {Plain(), Gated()}) {
     TransformerOptions recomputing = options;

@@ -147,11 +147,14 @@ TransformerOptions Llama() {
 
 TEST(TensorGridTest, TransformerLayersEqualThoseOfOneRank) {
   const RotaryTables tables(RotaryOptions(), /*head_size=*/4, /*positions=*/8, {}, nullptr);
-  TransformerOptions recomputing = Gpt(), post_norm = Gpt(), parallel = Gpt();
+  TransformerOptions recomputing = Gpt(), post_norm = Gpt(), parallel = Gpt(), fewer_biases = Gpt();
   recomputing.recompute = {true, true, true};
   post_norm.post_norm = true;
   parallel.parallel_residual = parallel.parallel_shared_norm = true;
-  for (const TransformerOptions& options : {Gpt(), Llama(), recomputing, post_norm, parallel}) {
+  fewer_biases.linear_bias = fewer_biases.qkv_bias = fewer_biases.norm.bias = false;
+  fewer_biases.mlp_bias = true;
+  for (const TransformerOptions& options :
+       {Gpt(), Llama(), recomputing, post_norm, parallel, fewer_biases}) {
     const auto make = [&](const ProcessGroup& heads, const TensorGrid& grid) {
       TransformerOptions mine = options;
       mine.grid = grid;

@@ -90,7 +90,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
   }
   const std::string attention = LayerName(options, layer) + ".self_attention";
   CHECK(residual_multiplier_ == 1 ||
-        (!options.post_norm && !options.linear_bias && !options.cross_attention));
+        (!options.post_norm && !options.has_mlp_bias() && !options.cross_attention));
   CHECK(!is_hybrid_ || (!options.post_norm && !options.sandwich_norm && !options.reordered_norm &&
                         !options.cross_attention));
   CHECK(!is_parallel_ ||
@@ -120,7 +120,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
         std::make_unique<CrossAttention>(options, name + ".cross_attention", layer, tensor_group);
   }
   if (options.sandwich_norm || options.reordered_norm) {
-    CHECK(!options.post_norm && !options.cross_attention && !options.linear_bias);
+    CHECK(!options.post_norm && !options.cross_attention && !options.has_mlp_bias());
     const std::string name = LayerName(options, layer);
     post_attention_norm_ =
         std::make_unique<NormLayer>(BranchNorm(options, name + ".post_self_attn_layernorm.", ""));

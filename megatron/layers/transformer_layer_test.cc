@@ -95,8 +95,42 @@ TransformerOptions Parallel(bool shared_norm) {
   return options;
 }
 
+// One norm with a bias, and biases of the MLP alone, as in GPT-J.
+TransformerOptions GptJ() {
+  TransformerOptions options = Parallel(/*shared_norm=*/true);
+  options.linear_bias = options.qkv_bias = false;
+  options.mlp_bias = true;
+  return options;
+}
+
+// One norm without a bias, and no biases at all, as in Cohere's layers.
+TransformerOptions Cohere() {
+  TransformerOptions options = GptJ();
+  options.gated = true;
+  options.mlp_bias = options.norm.bias = false;
+  return options;
+}
+
 TEST(TransformerLayerTest, GradientsOfParallelBranchesAreThoseOfFiniteDifferences) {
   for (const bool shared_norm : {false, true}) ExpectLayerGradients(Parallel(shared_norm));
+  ExpectLayerGradients(GptJ());
+  ExpectLayerGradients(Cohere());
+}
+
+TEST(TransformerLayerTest, BiasesOfMlpsAloneAndNormsWithoutBiases) {
+  const auto names = [](const TransformerOptions& options) {
+    std::vector<std::string> biases;
+    for (const Parameter* parameter : MakeLayer(options, {}).parameters) {
+      const std::string& name = parameter->name;
+      if (name.size() > 4 && name.substr(name.size() - 4) == "bias") biases.push_back(name);
+    }
+    return biases;
+  };
+  const std::string layer = "decoder.layers.0.";
+  EXPECT_EQ(names(GptJ()), (std::vector<std::string>{
+                               layer + "self_attention.linear_qkv.layer_norm_bias",
+                               layer + "mlp.linear_fc1.bias", layer + "mlp.linear_fc2.bias"}));
+  EXPECT_EQ(names(Cohere()), std::vector<std::string>());
 }
 
 using Rows = std::vector<double>;
@@ -215,8 +249,9 @@ TEST(TransformerLayerTest, GradientsOfMultipliedBranchesAreThoseOfFiniteDifferen
 }
 
 TEST(TransformerLayerTest, RecomputationChangesNoBit) {
-  for (const TransformerOptions& options : {Options(), Sandwich(), Reordered(), Parallel(false),
-                                            Parallel(true), Multiplied(Options())}) {
+  for (const TransformerOptions& options :
+       {Options(), Sandwich(), Reordered(), Parallel(false), Parallel(true), GptJ(), Cohere(),
+        Multiplied(Options())}) {
     TransformerOptions recomputing = options;
     recomputing.recompute = {true, true, true};
     ExpectSameBits({4, 2}, MakeLayer(options, {}), MakeLayer(recomputing, {}), kHidden);
@@ -227,8 +262,8 @@ TEST(TransformerLayerTest, TwoTensorParallelRanksEqualOne) {
   TransformerOptions post_norm = Options();
   post_norm.post_norm = true;
   for (const TransformerOptions& options :
-       {Options(), post_norm, Sandwich(), Reordered(), Parallel(false), Parallel(true),
-        Multiplied(Sandwich())}) {
+       {Options(), post_norm, Sandwich(), Reordered(), Parallel(false), Parallel(true), GptJ(),
+        Cohere(), Multiplied(Sandwich())}) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

@@ -152,6 +152,8 @@ struct TransformerOptions {
   bool has_plain_gate() const { return ops::Gate(gate, gate_limit, gate_offset).is_plain(); }
   bool linear_bias = true;
   bool qkv_bias = true;
+  bool mlp_bias = false;  // MLPs have biases, whatever linear_bias says; they are no experts then
+  bool has_mlp_bias() const { return linear_bias || mlp_bias; }
   bool qk_norm = false;
   bool qk_norm_all_heads = false;  // the norms are of all heads of a token together
   // Self-attention's output is multiplied by a sigmoid of another projection of its input. Values

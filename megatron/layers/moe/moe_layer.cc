@@ -33,7 +33,7 @@ MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, i
       dispatcher_(options.moe, groups),
       experts_(ExpertOptions(options), name + ".experts.experts", groups) {
   if (options.moe.shared_ffn_hidden_size > 0) {
-    CHECK(!options.linear_bias) << name << ": a shared expert has no biases";
+    CHECK(!options.has_mlp_bias()) << name << ": a shared expert has no biases";
     shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group,
                                     /*input_outlives_forward=*/true);
   }
