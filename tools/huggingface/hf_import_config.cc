@@ -215,6 +215,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_activation_func(ToConfig(layer.gated ? layer.gate : layer.activation));
   config->set_disable_bias_linear(!layer.linear_bias);
   config->set_add_qkv_bias(layer.qkv_bias && !layer.linear_bias);
+  if (layer.mlp_bias && !layer.linear_bias) config->set_add_mlp_bias(true);
   config->set_untie_embeddings_and_output_weights(!model.tied_embeddings);
   config->set_hidden_dropout(Shortest(layer.hidden_dropout));
   config->set_attention_dropout(Shortest(layer.attention_dropout));
@@ -231,6 +232,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_glu_linear_offset(Shortest(layer.gate_offset));
   }
   config->set_apply_layernorm_1p(layer.norm.zero_centered_gamma);
+  if (!layer.norm.bias) config->set_disable_bias_norm(true);
   config->set_sandwich_norm(layer.sandwich_norm);
   config->set_qk_layernorm(layer.qk_norm);
   config->set_qk_layernorm_all_heads(layer.qk_norm_all_heads);

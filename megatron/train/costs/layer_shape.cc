@@ -49,7 +49,9 @@ double MupWidthMult(const config::ModelConfig& model) {
 }
 
 int64_t NormWeights(const config::ModelConfig& model, int64_t channels) {
-  return model.normalization() == config::Normalization::LayerNorm ? 2 * channels : channels;
+  const bool has_bias =
+      model.normalization() == config::Normalization::LayerNorm && !model.disable_bias_norm();
+  return has_bias ? 2 * channels : channels;
 }
 
 int64_t AttentionBiases(const config::ModelConfig& model) {
@@ -63,7 +65,7 @@ int64_t AttentionBiases(const config::ModelConfig& model) {
 }
 
 int64_t MlpBiases(const config::ModelConfig& model, bool has_experts) {
-  if (model.disable_bias_linear()) return 0;
+  if (model.disable_bias_linear() && !model.add_mlp_bias()) return 0;
   const LayerShape layer = ToLayerShape(model);
   const int64_t parts = layer.is_gated ? 2 : 1;
   if (!has_experts) return parts * layer.ffn + layer.hidden;

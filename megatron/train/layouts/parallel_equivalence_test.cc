@@ -287,10 +287,16 @@ TrainerOptions RunOf(const Case& c) {
     run.model.embedding_scale = 1.5f;
   }
   if (c[kModel] == kWindowed) {
-    run.model.transformer.score_softcap = 0.7f;
+    TransformerOptions& layer = run.model.transformer;
+    layer.score_softcap = 0.7f;
     run.model.output_bias = true;
-    run.model.transformer.parallel_residual = true;
-    run.model.transformer.parallel_shared_norm = c[kOptimizer] == 0;
+    layer.parallel_residual = true;
+    const bool shares_norm = c[kOptimizer] == 0;
+    layer.parallel_shared_norm = layer.mlp_bias = shares_norm;
+    if (shares_norm) {
+      layer.norm.kind = ops::Norm::kLayerNorm;
+      layer.norm.bias = false;
+    }
   }
   if (c[kModel] == kMtp) {
     TransformerOptions& layer = run.model.transformer;

@@ -49,6 +49,16 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
                             384),
             plain - 4 * 128);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.add_output_bias=true"}), 384), plain + 384);
+  // A gate and a factor of 320 channels, and what the MLP gives.
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.add_mlp_bias=true"}), 384),
+            plain + 4 * (2 * 320 + 128));
+  // Two norms of each of 4 layers, and the last one.
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.normalization=LayerNorm"}), 384),
+            plain + (4 * 2 + 1) * 128);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.normalization=LayerNorm",
+                                                 "model.disable_bias_norm=true"}),
+                            384),
+            plain);
   // A gate for each of 4 query heads of 32 channels, from a width of 128.
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.attention_output_gate=true"}), 384),
             plain + 4 * 4 * 32 * 128);

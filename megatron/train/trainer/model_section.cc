@@ -272,6 +272,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
                           : ops::Norm::kLayerNorm;
   options.norm.epsilon = static_cast<float>(model.norm_epsilon());
   options.norm.zero_centered_gamma = model.apply_layernorm_1p();
+  options.norm.bias = !model.disable_bias_norm();
   options.activation = ToActivation(model.activation_func());
   options.gated = model.swiglu() || model.gated_linear_unit();
   if (model.gated_linear_unit() && !model.swiglu()) options.gate = options.activation;
@@ -280,6 +281,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.gate_offset = static_cast<float>(model.glu_linear_offset());
   options.linear_bias = !model.disable_bias_linear();
   options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
+  options.mlp_bias = model.add_mlp_bias();
   options.qk_norm = model.qk_layernorm();
   options.qk_norm_all_heads = model.qk_layernorm_all_heads();
   options.output_gate = model.attention_output_gate();

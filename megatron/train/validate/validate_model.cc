@@ -151,6 +151,8 @@ void CheckNormsAndGates(ConfigChecker& check) {
     refuse(kGate, config.optimizer().qk_clip(), "optimizer.qk_clip",
            "it finds queries and keys in groups without gates");
   }
+  refuse("model.add_mlp_bias", model.add_mlp_bias() && model.residual_multiplier() != 1,
+         "model.residual_multiplier", "what an MLP gives is multiplied before a bias is added");
   const config::RecomputeConfig& recompute = config.recompute();
   refuse(kReordered,
          model.reordered_norm() && absl::c_linear_search(recompute.recompute_modules(),

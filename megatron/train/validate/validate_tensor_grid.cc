@@ -113,6 +113,8 @@ void CheckTensorGrid(ConfigChecker& check) {
   refuse(grid->is_cube && is_gated && !config.model().disable_bias_linear(),
          "model.disable_bias_linear",
          "with a gated MLP a cube has no part of the bias on each rank");
+  refuse(grid->is_cube && is_gated && config.model().add_mlp_bias(), "model.add_mlp_bias",
+         "with a gated MLP a cube has no part of the bias on each rank");
   refuse(config.model().model_type() != config::ModelType::gpt, "model.model_type",
          "GPT alone has layers that are cut along both dims");
   refuse(config.model().model_type() == config::ModelType::gpt && config.model().add_output_bias(),

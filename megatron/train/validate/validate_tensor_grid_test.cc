@@ -40,6 +40,9 @@ TEST(ValidateTensorGridTest, RefusesEachBrokenRuleByName) {
        "train.micro_batch_size = 2: must be divisible by 4, the rows on all levels of"},
       {{kCube, kEight, "train.micro_batch_size=4", "model.swiglu=true"},
        "cannot be used with model.disable_bias_linear = false"},
+      {{kCube, kEight, "train.micro_batch_size=4", "model.swiglu=true",
+        "model.disable_bias_linear=true", "model.add_mlp_bias=true"},
+       "cannot be used with model.add_mlp_bias = true"},
       {{kCube, kEight, "train.micro_batch_size=4", "model.num_attention_heads=2",
         "model.kv_channels=33"},
        "model.kv_channels = 33: times model.num_attention_heads = 2 (--set "
