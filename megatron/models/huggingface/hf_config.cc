@@ -77,8 +77,6 @@ absl::StatusOr<Json> ParseObject(absl::string_view original) {
 // Model types whose layers are close to those of known families, and what they have that is not
 // here.
 constexpr std::pair<absl::string_view, absl::string_view> kMissingParts[] = {
-    {"cohere", "its LayerNorms have no biases"},
-    {"gptj", "MLPs have biases and attention has none"},
     {"falcon_h1", "a layer has attention and a mixer side by side"},
     {"falcon_mamba", "its mixers are those of the first Mamba"},
     {"jamba", "its mixers are those of the first Mamba"},

@@ -40,6 +40,7 @@ void CheckPlain(const ModelOptions& options, Reasons* reasons) {
   require(!layer.norm.zero_centered_gamma,
           "apply_layernorm_1p: the gain is stored as its difference from one, and adding the one "
           "would round it");
+  require(layer.norm.bias, "disable_bias_norm: LayerNorms of gpt2 and bert have biases");
   require(!layer.qk_norm, "qk_layernorm: gpt2, bert and t5 do not normalize queries and keys");
   require(layer.sink == AttentionSink::kNone, "softmax_type: gpt2, bert and t5 have no sinks");
   require(

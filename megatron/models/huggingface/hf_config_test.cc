@@ -282,7 +282,7 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(gpt2, {{"embd_pdrop", nullptr}, {"resid_pdrop", 0.0}}, {"embd_pdrop"});
   ExpectRefused(gpt2, {{"n_head", 5}}, {"n_head"});
   ExpectRefused(gpt2, {{"architectures", {"GPT2ForSequenceClassification"}}}, {"architectures"});
-  ExpectRefused(gpt2, {{"model_type", "gptj"}}, {"model_type"});
+  ExpectRefused(gpt2, {{"model_type", "opt"}}, {"model_type"});
   ExpectRefused(gpt2, {{"quantization_config", Json::object()}}, {"quantization_config"});
 
   const Json llama = ConfigOf(Llama());

@@ -434,10 +434,63 @@ constexpr HfDecoder Falcon() {
   return family;
 }
 
+constexpr HfDecoder GptJ() {
+  HfDecoder family{"gptj", "GPTJForCausalLM"};
+  family.biases = HfBiases::kMlp;
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kEachHead;
+  family.branches = HfBranches::kPhi;
+  family.gate = HfGate::kUngatedEitherGelu;
+  family.activation = "gelu_new";
+  family.layer_norm = family.output_bias = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = family.interleaved = true;
+  family.share_key = "rotary_dim";
+  family.rotated_channels = 64;
+  family.theta_key = nullptr;
+  family.ffn_key = "n_inner";
+  family.ffn_multiple = 4;
+  family.activation_key = "activation_function";
+  family.attention_dropout_key = "attn_pdrop";
+  family.dropout_key = "resid_pdrop";
+  family.embedding_dropout_key = "embd_pdrop";
+  family.epsilon_key = "layer_norm_epsilon";
+  family.epsilon = 1e-5;
+  family.names = {"transformer.wte", "transformer.h.", "transformer.ln_f", "lm_head", ".attn",
+                  ".out_proj",       ".fc_in",         ".fc_out",          ".ln_1"};
+  family.sizes = {"n_embd", "n_layer", "n_head", "n_positions"};
+  return family;
+}
+
+constexpr HfDecoder Cohere(const char* model_type, const char* architecture) {
+  HfDecoder family{model_type, architecture};
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kGivenOrEach;
+  family.branches = HfBranches::kPhi;
+  family.layer_norm = family.logit_scale = true;
+  family.norm_biases = false;
+  family.scaled_rotation = false;
+  family.interleaved = true;
+  family.epsilon_key = "layer_norm_eps";
+  family.epsilon = 1e-5;
+  family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder Cohere2() {
+  HfDecoder family = Cohere("cohere2", "Cohere2ForCausalLM");
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.window_period = 4;
+  family.rotated_layers = HfRotatedLayers::kWithWindowAlone;
+  return family;
+}
+
 // Returns how many kinds of weights only one of the two has. A model that differs in fewer is
 // closer than one that differs in sizes.
 int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
-  const bool no_biases = !layer.linear_bias && !layer.qkv_bias;
+  const bool mlp_biases = layer.mlp_bias && !layer.linear_bias;
+  const bool no_biases = !layer.linear_bias && !layer.qkv_bias && !mlp_biases;
   const bool all_biases = layer.linear_bias && layer.qkv_bias;
   bool biases = false;  // whether the family may have the layer's
   switch (family.biases) {
@@ -455,7 +508,10 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
       biases = no_biases || all_biases;
       break;
     case HfBiases::kOptionalQkv:
-      biases = !layer.linear_bias;
+      biases = !layer.linear_bias && !mlp_biases;
+      break;
+    case HfBiases::kMlp:
+      biases = mlp_biases && !layer.qkv_bias;
   }
   const bool may_be_parallel = family.branches != HfBranches::kInTurn;
   const bool may_be_in_turn = family.branches != HfBranches::kPhi;
@@ -468,6 +524,7 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
          static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
          static_cast<int>(!family.optional_qk_norm && family.qk_norm != layer.qk_norm) +
          static_cast<int>(family.layer_norm != (layer.norm.kind == ops::Norm::kLayerNorm)) +
+         static_cast<int>(family.norm_biases != layer.norm.bias) +
          static_cast<int>(has_mlp && family.is_gated() != layer.gated) +
          static_cast<int>(family.is_latent() != layer.is_latent()) +
          static_cast<int>((family.experts == HfExperts::kDeepSeekV3) !=
@@ -520,7 +577,10 @@ constexpr HfDecoder kFamilies[] = {
     Exaone4(),
     GptNeoX(),
     Phi(),
-    Falcon()};
+    Falcon(),
+    GptJ(),
+    Cohere("cohere", "CohereForCausalLM"),
+    Cohere2()};
 
 }  // namespace
 

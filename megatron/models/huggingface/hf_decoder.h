@@ -27,6 +27,7 @@ enum class HfBiases {
   kOptional,     // on all projections or on none, as attention_bias and mlp_bias say
   kUseBias,      // the same, as bias_key says
   kOptionalQkv,  // on those of queries, keys and values or on none, as bias_key says
+  kMlp,          // on those of MLPs
 };
 
 enum class HfHeadWidth {
@@ -71,8 +72,9 @@ enum class HfWindows {
 // Which layers rotate queries and keys.
 enum class HfRotatedLayers {
   kAll,
-  kListed,      // no_rope_layers or no_rope_layer_interval says it
-  kWithWindow,  // those with the window; all where sliding_window is null
+  kListed,           // no_rope_layers or no_rope_layer_interval says it
+  kWithWindow,       // those with the window; all where sliding_window is null
+  kWithWindowAlone,  // those with the window; there must be one
 };
 
 enum class HfExperts {
@@ -111,6 +113,15 @@ struct HfNames {
   const char* attention = ".self_attn";
   const char* attention_output = ".o_proj";
   const char *fc1 = ".up_proj", *fc2 = ".down_proj";  // names in an MLP without a gate
+  const char* input_norm = ".input_layernorm";
+};
+
+// The keys of sizes in config.json.
+struct HfSizeKeys {
+  const char* hidden = "hidden_size";
+  const char* layers = "num_hidden_layers";
+  const char* heads = "num_attention_heads";
+  const char* positions = "max_position_embeddings";
 };
 
 // The mixers of a hybrid family (hf_mixers.h): what its layers have in place of attention.
@@ -155,10 +166,12 @@ struct HfDecoder {
   bool grouped_qkv = false;       // q, k and v are one tensor, by groups of heads
   bool fused_gate = false;        // gate and up are one tensor
   bool layer_norm = false;        // norms are LayerNorm, and not RMSNorm
+  bool norm_biases = true;        // LayerNorms have biases
   bool zero_centered = false;     // gains are stored less one
   bool output_gate = false;       // q_proj has a gate behind each query head
   bool multipliers = false;       // embedding, branches, scores and logits have each a multiplier
   bool output_bias = false;       // the output matrix has a bias behind it
+  bool logit_scale = false;       // logit_scale multiplies logits
   // The embedding is scaled by the root of hidden_size, hidden_activation names the gate, and norms
   // have Gemma's names.
   bool gemma = false;
@@ -171,15 +184,17 @@ struct HfDecoder {
   const char* epsilon_key = "rms_norm_eps";
   const char* bias_key = "attention_bias";  // the key that kOptionalQkv and kUseBias ask for
   const char* share_key = "partial_rotary_factor";
-  const char* theta_key = "rope_theta";
+  const char* theta_key = "rope_theta";  // null: the base is always rope_theta
   const char* ffn_key = "intermediate_size";
   const char* activation_key = "hidden_act";
-  const char* activation = "gelu";    // kUngatedEitherGelu, where config.json does not say it
+  const char* activation = "gelu";  // kUngatedEitherGelu, where config.json does not say it
+  const char* attention_dropout_key = "attention_dropout";
   const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
   const char* embedding_dropout_key = nullptr;  // the same, of the embedding, if it has its own
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
-  double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates
+  double rotated_share = 1;      // the share of a head's channels that partial_rotation rotates
+  int64_t rotated_channels = 0;  // their number; where above 0, share_key has it, and not the share
   // The last of so many layers sees everything, where layers differ; where it is 0, the first
   // max_window_layers do.
   int64_t window_period = 2;
@@ -190,6 +205,7 @@ struct HfDecoder {
   int64_t max_positions = 0;  // 0: it must be there
   bool tied = false;
   HfNames names;
+  HfSizeKeys sizes;
 
   bool is_hybrid() const { return mixers != HfMixers::kNone; }
   bool is_gated() const {
@@ -200,6 +216,10 @@ struct HfDecoder {
            experts == HfExperts::kGraniteMoeShared;
   }
   bool is_latent() const { return attention == HfAttention::kLatent; }
+  bool rotates_with_window() const {
+    return rotated_layers == HfRotatedLayers::kWithWindow ||
+           rotated_layers == HfRotatedLayers::kWithWindowAlone;
+  }
   bool is_deepseek() const {
     return experts == HfExperts::kDeepSeekV2 || experts == HfExperts::kDeepSeekV3;
   }

@@ -80,11 +80,14 @@ void ReadRopeScaling(const HfDecoder& family, const HfFields& rope, RotaryOption
 // Newer files have all of it in rope_parameters.
 void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* rotary) {
   constexpr double kMaxBase = 1e12;
-  rotary->base = fields.Number(family.theta_key, 1, kMaxBase, family.rope_theta);
-  // transformers writes both, and heeds this one.
-  if (absl::string_view(family.theta_key) != "rope_theta" &&
-      fields.Number("rope_theta", 1, kMaxBase, rotary->base) != rotary->base) {
-    fields.Error("rope_theta", absl::StrCat("must be as ", family.theta_key));
+  rotary->base = family.rope_theta;
+  if (family.theta_key != nullptr) {
+    rotary->base = fields.Number(family.theta_key, 1, kMaxBase, family.rope_theta);
+    // transformers writes both, and heeds this one.
+    if (absl::string_view(family.theta_key) != "rope_theta" &&
+        fields.Number("rope_theta", 1, kMaxBase, rotary->base) != rotary->base) {
+      fields.Error("rope_theta", absl::StrCat("must be as ", family.theta_key));
+    }
   }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.Has(key)) continue;
@@ -98,8 +101,23 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
   }
 }
 
+// Sets the share from the number of channels that rotate.
+void ReadRotatedChannels(const HfDecoder& family, const HfFields& fields,
+                         TransformerOptions* layer) {
+  const char* const key = family.share_key;
+  const int64_t channels = fields.Size(key, kMaxHfHeads, family.rotated_channels);
+  if (fields.IsNull(key) || channels % 2 != 0 || channels > layer->kv_channels)
+    return fields.Error(key, "must be even, and at most the width of a head");
+  const auto width = static_cast<double>(layer->kv_channels);
+  double& share = layer->rotary_options.percent;
+  share = static_cast<double>(channels) / width;
+  // The product may be rounded to just below the number, which its use cuts off.
+  if (static_cast<int64_t>(width * share) < channels) share = std::nextafter(share, 1.0);
+}
+
 void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
                          TransformerOptions* layer) {
+  if (family.rotated_channels > 0) return ReadRotatedChannels(family, fields, layer);
   double& share = layer->rotary_options.percent;
   share = fields.Number(family.share_key, 0, 1, family.rotated_share);
   if (absl::string_view(family.share_key) != "partial_rotary_factor" &&
@@ -166,12 +184,14 @@ int64_t ReadKeyHeads(const HfDecoder& family, const HfFields& fields, int64_t he
       if (!has_default && !fields.Has(key)) fields.Error(key, "is missing");
   }
   const int64_t key_heads = fields.Size(key, kMaxHfHeads, heads);
-  if (heads % key_heads != 0) fields.Error(key, "does not divide num_attention_heads");
+  if (heads % key_heads != 0)
+    fields.Error(key, absl::StrCat("does not divide ", family.sizes.heads));
   return key_heads;
 }
 
 void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
-  layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
+  const char* const heads = family.sizes.heads;
+  layer->num_attention_heads = fields.Size(heads, kMaxHfHeads);
   layer->num_query_groups = ReadKeyHeads(family, fields, layer->num_attention_heads);
   const int64_t quotient = layer->hidden_size / layer->num_attention_heads;
   layer->kv_channels = fields.Size("head_dim", kMaxHfWidth, quotient);
@@ -180,9 +200,9 @@ void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptio
     if (family.head_width == HfHeadWidth::kGiven) {
       fields.Error("head_dim", "is missing");
     } else if (layer->hidden_size % layer->num_attention_heads != 0) {
-      fields.Error("num_attention_heads", "does not divide hidden_size");
+      fields.Error(heads, absl::StrCat("does not divide ", family.sizes.hidden));
     } else if (quotient % 2 != 0) {
-      fields.Error("num_attention_heads", "makes heads of an odd width");
+      fields.Error(heads, "makes heads of an odd width");
     }
     return;
   }
@@ -233,7 +253,7 @@ std::vector<bool> ReadLayersWithWindow(const HfDecoder& family, const HfFields& 
     for (size_t i = 0; i < layers.size(); ++i) layers[i] = any && static_cast<double>(i) >= first;
     return layers;
   }
-  const bool says = family.local_rotation || family.rotated_layers == HfRotatedLayers::kWithWindow;
+  const bool says = family.local_rotation || family.rotates_with_window();
   const int64_t each =
       says ? fields.Size("sliding_window_pattern", kMaxHfLayers, family.window_period)
            : family.window_period;
@@ -267,13 +287,15 @@ void ReadWindow(const HfDecoder& family, const HfFields& fields, int64_t positio
   if (family.windows == HfWindows::kNone) return;
   if (family.windows == HfWindows::kRefused && !fields.Bool("use_sliding_window", false)) return;
   const bool by_layer = family.windows == HfWindows::kByLayer;
-  const bool rotates_there = family.rotated_layers == HfRotatedLayers::kWithWindow;
+  const bool rotates_there = family.rotates_with_window();
+  const bool has_window = family.rotated_layers == HfRotatedLayers::kWithWindowAlone ||
+                          !fields.IsNull("sliding_window");
   if (by_layer) {
     layer->window_layers = ReadLayersWithWindow(family, fields, layer->num_layers);
     const auto begin = layer->window_layers.begin(), end = layer->window_layers.end();
     const auto with = std::count(begin, end, true);
     if (with == 0 || with == end - begin) layer->window_layers.clear();
-    if (with == 0 && rotates_there && !fields.IsNull("sliding_window"))
+    if (with == 0 && rotates_there && has_window)
       fields.Error("layer_types", "no layer rotates queries and keys, as none has the window");
     if (with == 0) return;
     if (rotates_there) layer->rotary_layers = layer->window_layers;
@@ -369,6 +391,9 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
       layer->qkv_bias = fields.Bool(family.bias_key, family.has_biases);
       for (const char* key : {"attention_out_bias", "mlp_bias"})
         fields.Refuse(key, true, "biases are on the projections of q, k and v alone here");
+      break;
+    case HfBiases::kMlp:
+      layer->mlp_bias = true;
   }
 }
 
@@ -478,9 +503,12 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   CheckBlocksOfFloat8(fields);
   fields.Refuse("qk_layernorm", true, "the norms of its queries and keys are not those here");
   TransformerOptions& layer = options->transformer;
-  layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
-  layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
+  if (!family.qk_norm && !family.optional_qk_norm)
+    fields.Refuse("use_qk_norm", true, "queries and keys are not normalized here");
+  layer.hidden_size = fields.Size(family.sizes.hidden, kMaxHfWidth);
+  layer.num_layers = fields.Size(family.sizes.layers, kMaxHfLayers);
   layer.norm.kind = family.layer_norm ? ops::Norm::kLayerNorm : ops::Norm::kRmsNorm;
+  layer.norm.bias = family.norm_biases;
   layer.norm.zero_centered_gamma = family.zero_centered;
   layer.hidden_dropout = layer.attention_dropout = 0;
   options->learned_positions = false;
@@ -515,12 +543,12 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   ReadBranches(family, fields, &layer);
   options->max_positions =
       family.max_positions > 0
-          ? fields.Size("max_position_embeddings", kMaxHfIds, family.max_positions)
-          : fields.Size("max_position_embeddings", kMaxHfIds);
+          ? fields.Size(family.sizes.positions, kMaxHfIds, family.max_positions)
+          : fields.Size(family.sizes.positions, kMaxHfIds);
   ReadLongRope(family, fields, options);
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadHfExperts(family, fields, &layer);
-  layer.attention_dropout = HfDropout(fields, "attention_dropout", family.dropout);
+  layer.attention_dropout = HfDropout(fields, family.attention_dropout_key, family.dropout);
   if (family.dropout_key != nullptr)
     layer.hidden_dropout = HfDropout(fields, family.dropout_key, family.dropout);
   if (family.embedding_dropout_key != nullptr) {
@@ -529,6 +557,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   }
   ReadHfMixers(family, fields, &layer);
   if (family.multipliers) ReadMultipliers(fields, options);
+  if (family.logit_scale)
+    options->output_scale = static_cast<float>(fields.Number("logit_scale", 1e-6, 1e6, 0.0625));
   if (family.gemma) ReadGemma(family, fields, options);
   if (family.qk_norm_all_heads && fields.Has("clip_qkv"))
     fields.Error("clip_qkv", "queries, keys and values are not clipped here");

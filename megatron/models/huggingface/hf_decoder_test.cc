@@ -53,6 +53,8 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.kv_channels, y.kv_channels) << config;
     EXPECT_EQ(x.linear_bias, y.linear_bias) << config;
     EXPECT_EQ(x.qkv_bias, y.qkv_bias) << config;
+    EXPECT_EQ(x.mlp_bias, y.mlp_bias) << config;
+    EXPECT_EQ(x.norm.bias, y.norm.bias) << config;
     EXPECT_EQ(x.qk_norm, y.qk_norm) << config;
     EXPECT_EQ(x.gate, y.gate) << config;
     EXPECT_EQ(x.gate_limit, y.gate_limit) << config;
@@ -283,6 +285,23 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("exaone4",
                 {{"layer_types", {"full_attention", "full_attention", "full_attention"}}},
                 "no layer rotates");
+  ExpectRefused("gptj", {{"rotary_dim", 3}}, "rotary_dim: must be even");
+  ExpectRefused("gptj", {{"rotary_dim", 10}}, "rotary_dim: must be even, and at most the width");
+  ExpectRefused("gptj", {{"rotary_dim", nullptr}}, "rotary_dim: must be even");
+  ExpectRefused("gptj", {{"n_head", 3}}, "n_head: does not divide n_embd");
+  ExpectRefused("gptj", {{"n_positions", nullptr}}, "n_positions: is missing");
+  ExpectRefused("gptj", {{"activation_function", "relu"}}, "activation_function: must be gelu");
+  ExpectRefused("gptj", {{"rope_parameters", {{"rope_theta", 500.0}}}}, "rotary_base: gptj has");
+  ExpectRefused("cohere", {{"use_qk_norm", true}}, "use_qk_norm: queries and keys are not");
+  ExpectRefused("cohere", {{"attention_bias", true}}, "attention_bias: cohere has no biases");
+  ExpectRefused("cohere", {{"logit_scale", 0}}, "logit_scale");
+  ExpectRefused("cohere", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
+                "scaled rotary positions");
+  ExpectRefused("cohere2", {{"sliding_window", nullptr}}, "sliding_window: must be a number");
+  ExpectRefused("cohere2",
+                {{"sliding_window", nullptr},
+                 {"layer_types", {"full_attention", "full_attention", "full_attention"}}},
+                "no layer rotates");
   // Mistral's window and scaled positions are each known, and together no model that is written.
   ExpectRefused("mistral", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
                 "scaled rotary positions");
@@ -376,6 +395,84 @@ TEST(HfDecoderTest, BranchesAndTheirNormsAreThoseThatTheFileNames) {
   EXPECT_FALSE(read(falcon).parallel_shared_norm);
   falcon["num_ln_in_parallel_attn"] = 1;
   EXPECT_TRUE(read(falcon).parallel_shared_norm);
+}
+
+TEST(HfDecoderTest, GptJHasGpt2sNamesOfSizesAndCountsTheChannelsThatRotate) {
+  Json gptj = ConfigOf(ModelOf("gptj"));
+  EXPECT_EQ(gptj["n_embd"], 32);
+  EXPECT_EQ(gptj["rotary_dim"], 4);
+  EXPECT_EQ(gptj["activation_function"], "gelu_new");
+  for (const char* key : {"hidden_size", "rope_theta", "rope_scaling", "num_key_value_heads"})
+    EXPECT_EQ(gptj.count(key), 0u) << key;
+  const auto read = [&] { return ParseHfConfig(gptj.dump())->transformer; };
+  gptj["n_inner"] = nullptr;
+  EXPECT_EQ(read().ffn_hidden_size, 4 * 32);
+  gptj["attn_pdrop"] = 0.2;
+  EXPECT_EQ(read().attention_dropout, 0.2f);
+  gptj["activation_function"] = "gelu";
+  EXPECT_EQ(read().activation, ops::Activation::kGeluErf);
+  // 49 times a share of 1 / 49 is a little less than 1, and the number that rotates is cut off.
+  gptj.update({{"n_embd", 4 * 98}, {"rotary_dim", 2}});
+  const auto odd = ParseHfConfig(gptj.dump());
+  ASSERT_THAT(odd, IsOk());
+  EXPECT_EQ(static_cast<int64_t>(98 * odd->transformer.rotary_options.percent), 2);
+  EXPECT_EQ(ConfigOf(*odd)["rotary_dim"], 2);
+  ModelOptions other_base = ModelOf("gptj");
+  other_base.transformer.rotary_options.base = 500;
+  EXPECT_THAT(HfConfigJson(other_base, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("rotary_base: gptj has 10000")));
+}
+
+TEST(HfDecoderTest, BiasesThatAFamilyDoesNotHaveAreReasonsAgainstIt) {
+  ModelOptions options = ModelOf("gptj");
+  options.transformer.mlp_bias = false;
+  EXPECT_THAT(HfConfigJson(options, {}, "gptj"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no add_mlp_bias")));
+  options = ModelOf("llama");
+  options.transformer.mlp_bias = true;
+  EXPECT_THAT(
+      HfConfigJson(options, {}, "llama"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add_mlp_bias: llama has no")));
+  options = ModelOf("cohere");
+  options.transformer.norm.bias = true;
+  EXPECT_THAT(HfConfigJson(options, {}, "cohere"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no disable_bias_norm: cohere has norms without biases")));
+  options = ModelOf("phi");
+  options.transformer.norm.bias = false;
+  EXPECT_THAT(HfConfigJson(options, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  HasSubstr("disable_bias_norm: phi has biases")));
+  options.learned_positions = true;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("disable_bias_norm: LayerNorms of gpt2 and bert have biases")));
+}
+
+TEST(HfDecoderTest, LogitsOfCohereAreScaledAndLayersWithWindowsAloneRotate) {
+  Json cohere = ConfigOf(ModelOf("cohere"));
+  EXPECT_EQ(cohere["logit_scale"], 0.25);
+  cohere.erase("logit_scale");
+  EXPECT_EQ(ParseHfConfig(cohere.dump())->output_scale, 0.0625f);
+  cohere.erase("num_key_value_heads");
+  EXPECT_EQ(ParseHfConfig(cohere.dump())->transformer.num_query_groups, 4);
+
+  Json cohere2 = ConfigOf(ModelOf("cohere2"));
+  const auto read = [&] { return ParseHfConfig(cohere2.dump())->transformer; };
+  cohere2.erase("layer_types");
+  cohere2["sliding_window_pattern"] = 2;
+  EXPECT_EQ(read().window_layers, (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(read().rotary_layers, read().window_layers);
+  cohere2.erase("sliding_window_pattern");  // every fourth sees all
+  EXPECT_EQ(read().window_layers, std::vector<bool>());
+  EXPECT_EQ(read().rotary_layers, std::vector<bool>());
+  EXPECT_EQ(read().window_size, 9);
+  ModelOptions options = ModelOf("cohere2");
+  options.transformer.window_size = 0;
+  options.transformer.window_layers.clear();
+  options.transformer.rotary_layers.clear();
+  EXPECT_EQ(ConfigOf(options)["model_type"], "cohere");  // all layers rotate
+  EXPECT_THAT(HfConfigJson(options, {}, "cohere2"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no window_size: cohere2")));
 }
 
 TEST(HfDecoderTest, TheLastLayersOfDotsMayHaveWindows) {
@@ -547,8 +644,6 @@ TEST(HfDecoderTest, MixersAreTakenFromTheLayersThatAreNamed) {
 TEST(HfDecoderTest, OtherFamiliesAreRefusedWithThePartThatIsMissing) {
   ExpectRefused("bamba", {{"model_type", "falcon_h1"}}, "attention and a mixer side by side");
   ExpectRefused("bamba", {{"model_type", "zamba2"}}, "zamba2 is not read: layers share");
-  ExpectRefused("bamba", {{"model_type", "cohere"}}, "cohere is not read: its LayerNorms");
-  ExpectRefused("bamba", {{"model_type", "gptj"}}, "gptj is not read: MLPs have biases");
   ExpectRefused("bamba", {{"model_type", "another"}}, "must be one of gpt2, ");
 }
 

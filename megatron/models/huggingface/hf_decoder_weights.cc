@@ -184,7 +184,7 @@ class DecoderTable : public HfTable {
     } else if (layer_.reordered_norm) {
       AddAttention(theirs + ".self_attn", ours);
     } else {
-      AddLayerNorm(theirs + (has_falcon_norms ? ".ln_attn" : ".input_layernorm"), Qkv(ours).name);
+      AddLayerNorm(theirs + (has_falcon_norms ? ".ln_attn" : names_.input_norm), Qkv(ours).name);
       AddAttention(theirs + names_.attention, ours);
     }
     const std::string mlp_norm = MlpNorm(i, ours);
@@ -287,7 +287,7 @@ class DecoderTable : public HfTable {
 
   // An MLP of its own parameters.
   void AddMlp(const std::string& theirs, const Source& fc1, const Source& fc2) {
-    const bool bias = layer_.linear_bias;
+    const bool bias = layer_.has_mlp_bias();
     const int64_t ffn = fc2.inputs;
     if (IsGranite()) {
       AddLinear(theirs + ".input_linear", fc1, bias, 2 * ffn, SameRow);

@@ -16,6 +16,8 @@ namespace {
 void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
                  const HfRequirements& require) {
   const bool all = layer.linear_bias && layer.qkv_bias, any = layer.linear_bias || layer.qkv_bias;
+  const bool of_mlps = layer.mlp_bias && !layer.linear_bias;
+  require(!of_mlps || family.biases == HfBiases::kMlp, "add_mlp_bias", "no biases of MLPs alone");
   switch (family.biases) {
     case HfBiases::kNone:
       return require(!any, "biases, without disable_bias_linear or with add_qkv_bias", "none");
@@ -30,6 +32,8 @@ void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
     case HfBiases::kOptionalQkv:
       return require(!layer.linear_bias, "biases, without disable_bias_linear",
                      "those of q, k and v or none");
+    case HfBiases::kMlp:
+      return require(of_mlps && !any, "no add_mlp_bias, or other biases", "those of MLPs");
   }
 }
 
@@ -64,6 +68,9 @@ void CheckRotatedLayers(const HfDecoder& family, const TransformerOptions& layer
       return;
     case HfRotatedLayers::kAll:
       return require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
+    case HfRotatedLayers::kWithWindowAlone:
+      require(layer.window_size > 0, "no window_size", "windows in the layers that rotate");
+      [[fallthrough]];
     case HfRotatedLayers::kWithWindow:
       const std::vector<bool> with =
           layer.window_size > 0 ? layer.window_layers : std::vector<bool>();
@@ -90,6 +97,8 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
               (rotary.yarn.mscale == 1 && rotary.yarn.mscale_all_dim == 0),
           "one of yarn_mscale and yarn_mscale_all_dim", "both or neither");
   require(family.longrope || !longrope, "longrope_long_factors", "one factor of all wavelengths");
+  require(family.theta_key != nullptr || rotary.base == family.rope_theta, "rotary_base",
+          absl::StrCat(family.rope_theta));
   CheckRotatedLayers(family, layer, require);
   // Their layers with windows are not scaled.
   if (family.plain_windows) {
@@ -178,7 +187,8 @@ void CheckScales(const HfDecoder& family, const ModelOptions& options,
   if (family.multipliers) return;
   const float scale = family.gemma ? std::sqrt(static_cast<float>(layer.hidden_size)) : 1.0f;
   require(options.embedding_scale == scale, "embedding_scale", absl::StrCat("the factor ", scale));
-  require(options.output_scale == 1, "output_scale, or use_mup,", "logits without a factor");
+  require(options.output_scale == 1 || family.logit_scale, "output_scale, or use_mup,",
+          "logits without a factor");
   require(layer.residual_multiplier == 1, "residual_multiplier", "branches without a factor");
   if (family.is_latent()) {
     return require(layer.softmax_scale == LatentSoftmaxScale(layer), "softmax_scale",
@@ -277,12 +287,24 @@ void WriteRotatedLayers(const TransformerOptions& layer, HfJson* config) {
   (*config)["no_rope_layers"] = rotate;
 }
 
+void WriteShareOfRotation(const HfDecoder& family, const TransformerOptions& layer,
+                          HfJson* config) {
+  const double share = layer.rotary_options.percent;
+  if (family.rotated_channels > 0) {
+    (*config)[family.share_key] =
+        static_cast<int64_t>(static_cast<double>(layer.kv_channels) * share);
+  } else {
+    (*config)[family.share_key] = share;
+  }
+}
+
 void WriteBiases(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
   switch (family.biases) {
     case HfBiases::kNone:
       if (family.qk_norm) (*config)["attention_bias"] = false;
       return;
     case HfBiases::kQkv:
+    case HfBiases::kMlp:
       return;
     case HfBiases::kAll:
       (*config)["attention_bias"] = true;
@@ -360,6 +382,9 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require((layer.norm.kind == ops::Norm::kLayerNorm) == family.layer_norm,
           family.layer_norm ? "normalization RMSNorm" : "normalization LayerNorm",
           family.layer_norm ? "LayerNorm" : "RMSNorm");
+  require(!family.layer_norm || layer.norm.bias == family.norm_biases,
+          family.norm_biases ? "disable_bias_norm" : "no disable_bias_norm",
+          family.norm_biases ? "biases of norms" : "norms without biases");
   require(options.output_bias == family.output_bias,
           family.output_bias ? "no add_output_bias" : "add_output_bias",
           family.output_bias ? "a bias behind the output matrix" : "none");
@@ -411,15 +436,17 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.mixers == HfMixers::kMamba2) return Mamba2Config(family, layer);
   HfJson config = {{"model_type", family.model_type},
                    {"architectures", HfJson::array({family.architecture})},
-                   {"max_position_embeddings", options.max_positions},
-                   {"hidden_size", layer.hidden_size},
+                   {family.sizes.positions, options.max_positions},
+                   {family.sizes.hidden, layer.hidden_size},
                    {family.ffn_key, layer.ffn_hidden_size},
-                   {"num_hidden_layers", HfLayers(family, layer)},
-                   {"num_attention_heads", layer.num_attention_heads},
+                   {family.sizes.layers, HfLayers(family, layer)},
+                   {family.sizes.heads, layer.num_attention_heads},
                    {family.epsilon_key, ShortestDouble(layer.norm.epsilon)},
-                   {family.theta_key, layer.rotary_options.base},
-                   {"rope_scaling", RopeScaling(layer.rotary_options)},
-                   {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
+                   {family.attention_dropout_key, ShortestDouble(layer.attention_dropout)}};
+  if (family.theta_key != nullptr) {
+    config.update({{family.theta_key, layer.rotary_options.base},
+                   {"rope_scaling", RopeScaling(layer.rotary_options)}});
+  }
   // The others know these by other names, and some refuse these.
   if (family.key_heads == HfKeyHeads::kGiven || family.key_heads == HfKeyHeads::kGivenOrEach) {
     config["num_key_value_heads"] = layer.num_query_groups;
@@ -435,7 +462,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
   WriteWindow(family, layer, &config);
   if (family.experts != HfExperts::kNone) WriteHfExperts(family, layer, &config);
-  if (family.partial_rotation) config[family.share_key] = layer.rotary_options.percent;
+  if (family.partial_rotation) WriteShareOfRotation(family, layer, &config);
   if (family.dropout_key != nullptr)
     config[family.dropout_key] = ShortestDouble(layer.hidden_dropout);
   if (family.embedding_dropout_key != nullptr)
@@ -448,6 +475,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   }
   WriteHfMixers(family, layer, &config);
   if (family.multipliers) WriteMultipliers(options, &config);
+  if (family.logit_scale) config["logit_scale"] = ShortestDouble(options.output_scale);
   if (family.positions == HfPositions::kOptional)
     config["position_embedding_type"] = layer.rotary ? "rope" : "nope";
   if (!family.query_scalar) return config;

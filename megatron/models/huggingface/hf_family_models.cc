@@ -438,6 +438,40 @@ ModelOptions Phi() {
   return options;
 }
 
+// Half of a head rotates, in pairs of neighbours; MLPs and the head alone have biases.
+ModelOptions GptJ() {
+  ModelOptions options = Phi();
+  TransformerOptions& layer = options.transformer;
+  layer.num_query_groups = layer.num_attention_heads;
+  layer.linear_bias = layer.qkv_bias = false;
+  layer.mlp_bias = true;
+  layer.rotary_options.interleaved = true;
+  return options;
+}
+
+// Both branches read one norm, which has no bias, and logits are scaled.
+ModelOptions Cohere() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.norm.bias = false;
+  layer.parallel_residual = layer.parallel_shared_norm = true;
+  layer.rotary_options.interleaved = true;
+  options.output_scale = 0.25f;
+  options.tied_embeddings = true;
+  return options;
+}
+
+// The last layer has neither a window nor a rotation.
+ModelOptions Cohere2() {
+  ModelOptions options = Cohere();
+  TransformerOptions& layer = options.transformer;
+  layer.window_size = 9;
+  layer.window_layers = layer.rotary_layers = {true, true, false};
+  options.tied_embeddings = false;
+  return options;
+}
+
 // As the one of 7B, with one key head.
 ModelOptions Falcon() {
   ModelOptions options = Narrow();
@@ -548,7 +582,10 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"falcon", Falcon()},
           {"falcon", sequential_falcon},
           {"falcon", NewFalcon(/*shared_norm=*/false)},
-          {"falcon", NewFalcon(/*shared_norm=*/true)}};
+          {"falcon", NewFalcon(/*shared_norm=*/true)},
+          {"gptj", GptJ()},
+          {"cohere", Cohere()},
+          {"cohere2", Cohere2()}};
 }
 
 }  // namespace megatron

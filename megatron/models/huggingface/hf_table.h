@@ -158,7 +158,7 @@ class HfTable {
   void AddNorm(const std::string& theirs, const std::string& weight, const std::string& bias) {
     const int64_t width = layer_.hidden_size;
     AddVector(theirs + ".weight", weight, {width}, width, SameRow);
-    if (layer_.norm.kind != ops::Norm::kLayerNorm) return;
+    if (layer_.norm.kind != ops::Norm::kLayerNorm || !layer_.norm.bias) return;
     AddVector(theirs + ".bias", bias, {width}, width, SameRow);
   }
 

@@ -293,6 +293,28 @@ TEST(HfWeightsTest, NamesOfOtherMlpsAndNorms) {
   EXPECT_THAT(gates.shape, ElementsAre(48, 32));
 }
 
+TEST(HfWeightsTest, BiasesOfGptJAreThoseOfMlpsAndCoheresNormsHaveNone) {
+  const auto names = [](const char* model_type, const std::string& suffix) {
+    std::vector<std::string> found;
+    for (const HfTensor& tensor : HfTensors(FamilyModel(model_type))) {
+      const bool other_layer =
+          absl::StrContains(tensor.name, ".1.") || absl::StrContains(tensor.name, ".2.");
+      if (!other_layer && absl::EndsWith(tensor.name, suffix)) found.push_back(tensor.name);
+    }
+    return found;
+  };
+  const std::string gptj = "transformer.h.0.";
+  EXPECT_THAT(names("gptj", ".bias"),
+              ElementsAre(gptj + "ln_1.bias", gptj + "mlp.fc_in.bias", gptj + "mlp.fc_out.bias",
+                          "transformer.ln_f.bias", "lm_head.bias"));
+  EXPECT_THAT(names("gptj", "proj.weight"),
+              ElementsAre(gptj + "attn.q_proj.weight", gptj + "attn.k_proj.weight",
+                          gptj + "attn.v_proj.weight", gptj + "attn.out_proj.weight"));
+  EXPECT_THAT(names("cohere", ".bias"), ElementsAre());
+  EXPECT_THAT(names("cohere", "norm.weight"),
+              ElementsAre("model.layers.0.input_layernorm.weight", "model.norm.weight"));
+}
+
 TEST(HfWeightsTest, AllExpertsOfGraniteAreOneTensorInOurOrder) {
   for (const HfFamilyModel& model : HfFamilyModels()) {
     if (model.model_type != "granitemoehybrid" || model.options.transformer.moe.num_experts == 0)
