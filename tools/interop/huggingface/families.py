@@ -226,6 +226,17 @@ MODELS = {
                                                num_kv_heads=2),
     "falcon with groups and one norm": config(
         "FalconConfig", new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+    "gptj": config("GPTJConfig", n_inner=80, rotary_dim=8),
+    "gptj, whole heads rotated, exact GELU, tied": config(
+        "GPTJConfig", n_inner=None, rotary_dim=12, activation_function="gelu",
+        tie_word_embeddings=True),
+    "cohere": config("CohereConfig", logit_scale=0.5),
+    "cohere, a key for each head, untied": config("CohereConfig", num_key_value_heads=4,
+                                                  tie_word_embeddings=False),
+    "cohere2": config("Cohere2Config", sliding_window=5, logit_scale=0.25, layer_types=layers(
+        "sfs", s="sliding_attention", f="full_attention")),
+    "cohere2, all layers with windows, untied": config("Cohere2Config", sliding_window=6,
+                                                       tie_word_embeddings=False),
     "nemotron": config("NemotronConfig", head_dim=16),
     "nemotron with biases": config("NemotronConfig", attention_bias=True, mlp_bias=True,
                                    partial_rotary_factor=1.0, tie_word_embeddings=True),
@@ -259,7 +270,7 @@ def make_model(config):
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
             if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight", "ln_f.weight",
-                              "ln_attn.weight", "ln_mlp.weight")):
+                              "ln_attn.weight", "ln_mlp.weight", "ln_1.weight")):
                 zero_centered = config.model_type == "nemotron" or "gemma" in config.model_type or (
                     config.model_type == "qwen3_next" and "linear_attn" not in name)
                 parameter.add_(0.0 if zero_centered else 1.0)
@@ -496,6 +507,9 @@ REFUSED = [
     ("gpt_neox with ReLU", config("GPTNeoXConfig", hidden_size=64, hidden_act="relu"),
      "hidden_act"),
     ("falcon with ALiBi", config("FalconConfig", alibi=True), "alibi"),
+    ("cohere with norms of heads", config("CohereConfig", use_qk_norm=True), "use_qk_norm"),
+    ("cohere2 without windows", config("Cohere2Config", layer_types=["full_attention"] * 3),
+     "no layer rotates"),
     ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
     ("seed_oss with biases behind attention", config(
         "SeedOssConfig", head_dim=12, attention_out_bias=True), "attention_out_bias"),
