@@ -80,13 +80,19 @@ std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& opt
   return std::make_unique<ColumnParallelLinear>(linear, tensor_group);
 }
 
-// The norm of this rank's heads, `heads` of the whole model: of each of them, or of all together.
+// The norm of this rank's heads, `heads` of the whole model: of each of them, with gains of its own
+// or those of all, or of all together.
 NormOptions HeadNorm(const TransformerOptions& options, const std::string& name, int64_t heads,
                      const ProcessGroup& tensor_group) {
-  NormOptions norm = {options.norm, name + ".weight", name + ".bias", options.kv_channels,
-                      /*partial_over_tensor=*/!options.qk_norm_all_heads};
-  if (!options.qk_norm_all_heads) return norm;
-  norm.size = heads * options.kv_channels;
+  NormOptions norm = {
+      options.norm, name + ".weight", name + ".bias", options.kv_channels,
+      /*partial_over_tensor=*/!options.qk_norm_all_heads && !options.qk_norm_each_head};
+  if (norm.partial_over_tensor) return norm;
+  if (options.qk_norm_each_head) {
+    norm.heads = heads;
+  } else {
+    norm.size = heads * options.kv_channels;
+  }
   norm.cut_ranks = tensor_group.size();
   norm.cut_rank = tensor_group.rank();
   return norm;
@@ -128,6 +134,9 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
   }
   // A rank would have rows of other heads, or a share of a group.
   CHECK(!qk_norm_all_heads_ || (!in_chunks_.is_on() && kv_ == nullptr && !options.grid.is_grid()))
+      << name;
+  CHECK(!options.qk_norm_each_head ||
+        (!qk_norm_all_heads_ && kv_ == nullptr && !options.grid.is_grid()))
       << name;
   // A rank that shares a group would have rows of two places, and codes of FP8 stand for what has
   // not been gated.

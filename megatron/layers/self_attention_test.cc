@@ -104,6 +104,65 @@ TEST(SelfAttentionTest, NormsOfAllHeadsAreOthersThanOfEach) {
   EXPECT_NE(Output(each, nullptr), Output(all, nullptr));
 }
 
+// Queries and keys are normalized by gains of each head.
+TransformerOptions WithGainsOfHeads(int64_t groups, ops::Norm::Kind kind = ops::Norm::kLayerNorm) {
+  TransformerOptions options = Options(groups);
+  options.rotary = options.qk_norm = options.qk_norm_each_head = true;
+  options.norm.kind = kind;
+  return options;
+}
+
+TEST(SelfAttentionTest, GradientsOfGainsOfEachHeadAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (const auto kind : {ops::Norm::kRmsNorm, ops::Norm::kLayerNorm}) {
+    for (const int64_t groups : {1, 2, 4})
+      ExpectAttentionGradients(WithGainsOfHeads(groups, kind), &tables);
+  }
+}
+
+TEST(SelfAttentionTest, GainsOfEachHeadMultiplyThatHead) {
+  const RotaryTables tables = Tables();
+  const TransformerOptions options = WithGainsOfHeads(2);
+  TransformerOptions alike = options;
+  alike.qk_norm_each_head = alike.norm.bias = false;
+  LayerHarness harness({6, 2}), harness_alike({6, 2});
+  const LayerCalls calls = MakeAttention(options, &tables, {}),
+                   calls_alike = MakeAttention(alike, &tables, {});
+  harness.Bind(calls.parameters);
+  harness_alike.Bind(calls_alike.parameters);
+  ASSERT_EQ(calls.parameters.size(), calls_alike.parameters.size());
+  size_t queries = 0;  // the parameter of the queries' gains
+  for (size_t i = 0; i < calls.parameters.size(); ++i) {
+    ASSERT_EQ(calls.parameters[i]->name, calls_alike.parameters[i]->name);
+    if (calls.parameters[i]->name == "attention.q_layernorm.weight") queries = i;
+    ops::HostTensor& gains = harness.values()[i];
+    const ops::HostTensor& of_all = harness_alike.values()[i];
+    for (int64_t j = 0; j < gains.numel(); ++j) gains.Set(j, of_all.Get(j % of_all.numel()));
+  }
+  EXPECT_EQ(calls.parameters[queries]->sharding.global_shape, (Shape{kHeads, kHeadSize}));
+  const auto x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32), z({8, kHidden}, DType::kFloat32);
+  harness.Forward(calls, x, y);
+  harness_alike.Forward(calls_alike, x, z);
+  EXPECT_EQ(y.Bytes(), z.Bytes());
+  // The last channel of the last head alone.
+  harness.values()[queries].Set(kHeads * kHeadSize - 1, 5);
+  harness.Forward(calls, x, y);
+  EXPECT_NE(y.Bytes(), z.Bytes());
+}
+
+TEST(SelfAttentionTest, TwoTensorParallelRanksWithGainsOfEachHeadEqualOne) {
+  const RotaryTables tables = Tables();
+  for (const int64_t groups : {4, 2}) {
+    ExpectTwoRanksEqualOne(
+        {5, 3},
+        [&](const ProcessGroup& group, bool sequence_parallel) {
+          return MakeAttention(WithGainsOfHeads(groups), &tables, group, sequence_parallel);
+        },
+        kHidden);
+  }
+}
+
 TEST(SelfAttentionTest, GradientsThroughGatesAreThoseOfFiniteDifferences) {
   const RotaryTables tables = Tables();
   for (int64_t groups : {1, 2, 4}) {
@@ -234,6 +293,7 @@ std::vector<TransformerOptions> Kinds() {
   kinds[6].value_channels = 3;
   kinds[7].value_channels = 6;
   kinds[7].recompute.core_attention = true;
+  kinds.push_back(WithGainsOfHeads(2));
   return kinds;
 }
 

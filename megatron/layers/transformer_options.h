@@ -156,6 +156,9 @@ struct TransformerOptions {
   bool has_mlp_bias() const { return linear_bias || mlp_bias; }
   bool qk_norm = false;
   bool qk_norm_all_heads = false;  // the norms are of all heads of a token together
+  // Each head has gains of its own in these norms, and no bias. Ranks share no group of queries
+  // then, and there is no grid.
+  bool qk_norm_each_head = false;
   // Self-attention's output is multiplied by a sigmoid of another projection of its input. Values
   // are as wide as keys then, no ranks share a group of queries, and there are neither a grid nor
   // FP8 nor chunks of tokens.
