@@ -124,13 +124,15 @@ std::vector<NamedModel> Models() {
               o->transformer.parallel_residual = o->transformer.parallel_shared_norm = true;
               o->transformer.residual_multiplier = 0.6f;
             })},
-      {"parallel branches that share a norm, biases of MLPs and of no norm, dropout",
+      {"parallel branches that share a norm, biases of MLPs and of no norm, gains of each head, "
+       "dropout",
        With(SmallGpt2(),
             [](ModelOptions* o) {
               TransformerOptions& transformer = o->transformer;
               transformer.parallel_residual = transformer.parallel_shared_norm = true;
               transformer.linear_bias = transformer.qkv_bias = transformer.norm.bias = false;
               transformer.mlp_bias = true;
+              transformer.qk_norm = transformer.qk_norm_each_head = true;
               transformer.hidden_dropout = 0.2f;
             })},
       {"sinks with score zero", With(SmallGpt2(),

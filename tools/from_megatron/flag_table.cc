@@ -484,6 +484,7 @@ constexpr absl::string_view kOurOwn[] = {
     "model.parallel_residual_shared_norm",
     "model.post_norm",
     "model.qk_layernorm_all_heads",
+    "model.qk_layernorm_each_head",
     "model.reordered_norm",
     "model.residual_multiplier",
     "model.rotary_base_local",

@@ -236,6 +236,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   config->set_sandwich_norm(layer.sandwich_norm);
   config->set_qk_layernorm(layer.qk_norm);
   config->set_qk_layernorm_all_heads(layer.qk_norm_all_heads);
+  if (layer.qk_norm_each_head) config->set_qk_layernorm_each_head(true);
   config->set_reordered_norm(layer.reordered_norm);
   config->set_parallel_residual(layer.parallel_residual);
   config->set_parallel_residual_shared_norm(layer.parallel_shared_norm);

@@ -309,8 +309,8 @@ TrainerOptions RunOf(const Case& c) {
   if (c[kModel] == kHybrid) {
     TransformerOptions& layer = run.model.transformer;
     layer.norm.epsilon = 1e-5f;
-    layer.num_query_groups = layer.num_attention_heads;  // gates share no group
-    layer.output_gate = true;
+    layer.num_query_groups = layer.num_attention_heads;  // gates and norms share no group
+    layer.output_gate = layer.qk_norm = layer.qk_norm_each_head = true;
     layer.residual_multiplier = 0.8f;
     run.model.output_scale = 0.75f;
   }

@@ -29,6 +29,7 @@ constexpr Unpriced kUnpriced[] = {
     {"model.qk_layernorm", "false"},
     {"model.sandwich_norm", "false"},
     {"model.qk_layernorm_all_heads", "false"},
+    {"model.qk_layernorm_each_head", "false"},
     {"model.residual_multiplier", "1"},
     {"model.attn_logit_softcapping", nullptr},
     {"model.final_logit_softcapping", nullptr},

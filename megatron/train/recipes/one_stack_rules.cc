@@ -25,11 +25,14 @@ int64_t VectorsOfHybridLayer(const config::ModelConfig& model, char layer, int64
 
 // Returns the number of parameters of each layer.
 std::vector<int64_t> ParametersOfLayers(const config::ModelConfig& model) {
+  const bool has_gains_of_heads = model.qk_layernorm_all_heads() || model.qk_layernorm_each_head();
   const int64_t heads =
-      model.qk_layernorm_all_heads() ? model.num_attention_heads() + model.num_query_groups() : 2;
+      has_gains_of_heads ? model.num_attention_heads() + model.num_query_groups() : 2;
   const int64_t normed = model.multi_latent_attention() ? model.q_lora_rank() + model.kv_lora_rank()
                                                         : heads * model.kv_channels();
-  const int64_t qk_norms = model.qk_layernorm() ? NormWeights(model, normed) : 0;
+  const int64_t qk_norms = !model.qk_layernorm()            ? 0
+                           : model.qk_layernorm_each_head() ? normed
+                                                            : NormWeights(model, normed);
   const int64_t norms = model.sandwich_norm() ? 4 : model.parallel_residual_shared_norm() ? 1 : 2;
   const int64_t sinks =
       model.softmax_type() == config::SoftmaxType::learnable ? model.num_attention_heads() : 0;

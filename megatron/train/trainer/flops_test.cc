@@ -42,6 +42,17 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
                                   {"model.qk_layernorm=true", "model.qk_layernorm_all_heads=true"}),
                             384),
             plain + 4 * 6 * 32);
+  EXPECT_EQ(
+      CountParameters(
+          Model("llama_tiny", {"model.qk_layernorm=true", "model.qk_layernorm_each_head=true",
+                               "model.normalization=LayerNorm", "model.disable_bias_norm=true"}),
+          384),
+      plain + 4 * 6 * 32);
+  EXPECT_EQ(CountParameters(
+                Model("llama_tiny", {"model.qk_layernorm=true", "model.qk_layernorm_each_head=true",
+                                     "model.normalization=LayerNorm"}),
+                384),
+            plain + 4 * 6 * 32 + (4 * 2 + 1) * 128);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.reordered_norm=true"}), 384), plain);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.parallel_residual=true"}), 384), plain);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.parallel_residual=true",

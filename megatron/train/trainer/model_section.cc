@@ -284,6 +284,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.mlp_bias = model.add_mlp_bias();
   options.qk_norm = model.qk_layernorm();
   options.qk_norm_all_heads = model.qk_layernorm_all_heads();
+  options.qk_norm_each_head = model.qk_layernorm_each_head();
   options.output_gate = model.attention_output_gate();
   options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope ||
                    model.position_embedding_type() == config::PositionEmbedding::yarn;

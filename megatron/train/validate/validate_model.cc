@@ -134,6 +134,15 @@ void CheckNormsAndGates(ConfigChecker& check) {
     refuse(kAllHeads, check.IsWritten("recompute.attention_chunk_tokens"),
            "recompute.attention_chunk_tokens", "a chunk has heads of another cut");
   }
+  constexpr char kEachHead[] = "model.qk_layernorm_each_head";
+  if (model.qk_layernorm_each_head()) {
+    refuse(kEachHead,
+           config.parallel().tensor_model_parallel_size() > model.num_query_groups() &&
+               check.Usable({"model.num_query_groups"}),
+           "parallel.tensor_model_parallel_size", "ranks would share keys");
+    refuse(kEachHead, !check.IsDefault("parallel.tensor_parallel_mode"),
+           "parallel.tensor_parallel_mode", "heads are cut by 1d tensor parallelism alone");
+  }
   constexpr char kGate[] = "model.attention_output_gate";
   if (model.attention_output_gate()) {
     refuse(kGate,
