@@ -315,6 +315,9 @@ constexpr HfDecoder StableLm() {
   family.bias_key = "use_qkv_bias";
   family.head_width = HfHeadWidth::kFixed;
   family.branches = HfBranches::kStableLm;
+  family.optional_qk_norm = true;
+  family.qk_norm_key = "qk_layernorm";
+  family.head_gains = HfHeadGains::kTensors;
   family.layer_norm = true;
   family.scaled_rotation = false;
   family.partial_rotation = true;
@@ -477,6 +480,13 @@ constexpr HfDecoder Cohere(const char* model_type, const char* architecture) {
   return family;
 }
 
+constexpr HfDecoder Cohere1() {
+  HfDecoder family = Cohere("cohere", "CohereForCausalLM");
+  family.optional_qk_norm = true;
+  family.head_gains = HfHeadGains::kOneTensor;
+  return family;
+}
+
 constexpr HfDecoder Cohere2() {
   HfDecoder family = Cohere("cohere2", "Cohere2ForCausalLM");
   family.windows = HfWindows::kByLayer;
@@ -523,6 +533,8 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
          static_cast<int>((family.mixers != HfMixers::kMamba2) != has_mlp) +
          static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
          static_cast<int>(!family.optional_qk_norm && family.qk_norm != layer.qk_norm) +
+         static_cast<int>((layer.qk_norm && layer.qk_norm_each_head) !=
+                          (layer.qk_norm && family.head_gains != HfHeadGains::kShared)) +
          static_cast<int>(family.layer_norm != (layer.norm.kind == ops::Norm::kLayerNorm)) +
          static_cast<int>(family.norm_biases != layer.norm.bias) +
          static_cast<int>(has_mlp && family.is_gated() != layer.gated) +
@@ -579,7 +591,7 @@ constexpr HfDecoder kFamilies[] = {
     Phi(),
     Falcon(),
     GptJ(),
-    Cohere("cohere", "CohereForCausalLM"),
+    Cohere1(),
     Cohere2()};
 
 }  // namespace

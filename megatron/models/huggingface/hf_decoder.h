@@ -57,6 +57,13 @@ enum class HfBranches {
   kFalcon,
 };
 
+// The gains of norms of query heads, and of key heads.
+enum class HfHeadGains {
+  kShared,     // all heads have the same
+  kOneTensor,  // each has its own, in one tensor
+  kTensors,    // each has its own, in a tensor of its own
+};
+
 enum class HfAttention {
   kHeads,   // projections of queries, keys and values
   kLatent,  // multi-head latent attention, with norms of the latents
@@ -155,9 +162,10 @@ struct HfDecoder {
   HfRotatedLayers rotated_layers = HfRotatedLayers::kAll;
   bool gated_shared_expert = false;  // every layer with experts has one, with a gate
   bool qk_norm = false;              // each query and key head is normalized
-  bool optional_qk_norm = false;     // they are if use_qk_norm says so
+  bool optional_qk_norm = false;     // they are if qk_norm_key says so
   bool qk_norm_all_heads = false;    // all heads of queries, and of keys, are normalized together
-  bool sinks = false;                // each head learns the score of one more key
+  HfHeadGains head_gains = HfHeadGains::kShared;
+  bool sinks = false;           // each head learns the score of one more key
   bool scaled_rotation = true;  // rope_scaling counts in all versions of transformers that have it
   bool partial_rotation = false;  // share_key says which share of a head's channels rotates
   bool longrope = false;          // rope_scaling may be LongRoPE's
@@ -183,6 +191,7 @@ struct HfDecoder {
   bool reordered_norm = false;  // norms stand behind the branches alone
   const char* epsilon_key = "rms_norm_eps";
   const char* bias_key = "attention_bias";  // the key that kOptionalQkv and kUseBias ask for
+  const char* qk_norm_key = "use_qk_norm";  // the key that optional_qk_norm asks for
   const char* share_key = "partial_rotary_factor";
   const char* theta_key = "rope_theta";  // null: the base is always rope_theta
   const char* ffn_key = "intermediate_size";

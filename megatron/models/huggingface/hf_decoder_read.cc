@@ -501,7 +501,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   CheckCommonHfFields(fields, family.architecture,
                       family.experts == HfExperts::kGptOss ? "mxfp4" : "fp8");
   CheckBlocksOfFloat8(fields);
-  fields.Refuse("qk_layernorm", true, "the norms of its queries and keys are not those here");
+  if (absl::string_view(family.qk_norm_key) != "qk_layernorm")
+    fields.Refuse("qk_layernorm", true, "the norms of its queries and keys are not those here");
   TransformerOptions& layer = options->transformer;
   if (!family.qk_norm && !family.optional_qk_norm)
     fields.Refuse("use_qk_norm", true, "queries and keys are not normalized here");
@@ -519,7 +520,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
       family.ffn_multiple > 0
           ? fields.Size(family.ffn_key, kMaxHfWidth, family.ffn_multiple * layer.hidden_size)
           : fields.Size(family.ffn_key, kMaxHfWidth);
-  layer.qk_norm = family.optional_qk_norm ? fields.Bool("use_qk_norm", false) : family.qk_norm;
+  layer.qk_norm = family.optional_qk_norm ? fields.Bool(family.qk_norm_key, false) : family.qk_norm;
+  layer.qk_norm_each_head = layer.qk_norm && family.head_gains != HfHeadGains::kShared;
   layer.qk_norm_all_heads = family.qk_norm_all_heads;
   layer.reordered_norm = family.reordered_norm;
   layer.sandwich_norm = family.sandwich_norm;
@@ -531,6 +533,11 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   } else {
     ReadHeads(family, fields, &layer);
   }
+  // A file of few bytes must not cost the memory of a great table of tensors.
+  constexpr int64_t kMaxHeadsOfAllLayers = 1 << 16;
+  if (layer.qk_norm && family.head_gains == HfHeadGains::kTensors &&
+      layer.num_layers * layer.num_attention_heads > kMaxHeadsOfAllLayers)
+    fields.Error(family.sizes.heads, "all layers have too many together");
   layer.rotary = ReadRotates(family, fields);
   if (layer.rotary) {
     ReadRope(family, fields, &layer.rotary_options);

@@ -82,6 +82,7 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.moe.router.group_topk, y.moe.router.group_topk) << config;
     EXPECT_EQ(x.moe.router.group_score_topk, y.moe.router.group_score_topk) << config;
     EXPECT_EQ(x.qk_norm_all_heads, y.qk_norm_all_heads) << config;
+    EXPECT_EQ(x.qk_norm_each_head, y.qk_norm_each_head) << config;
     EXPECT_EQ(x.reordered_norm, y.reordered_norm) << config;
     EXPECT_EQ(x.output_gate, y.output_gate) << config;
     EXPECT_EQ(x.residual_multiplier, y.residual_multiplier) << config;
@@ -279,7 +280,14 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
                 "parallel_attn: must be true");
   ExpectRefused("falcon", {{"new_decoder_architecture", true}, {"num_kv_heads", 3}},
                 "num_kv_heads: does not divide");
-  ExpectRefused("stablelm", {{"qk_layernorm", true}}, "qk_layernorm");
+  ExpectRefused("stablelm",
+                {{"qk_layernorm", true},
+                 {"num_hidden_layers", 4096},
+                 {"num_attention_heads", 32},
+                 {"hidden_size", 256},
+                 {"head_dim", 8},
+                 {"num_key_value_heads", 32}},
+                "num_attention_heads: all layers have too many together");
   ExpectRefused("nemotron", {{"mlp_bias", true}}, "attention_bias: must be as mlp_bias");
   ExpectRefused("arcee", {{"hidden_act", "silu"}}, "hidden_act: must be relu2");
   ExpectRefused("exaone4",
@@ -292,7 +300,7 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("gptj", {{"n_positions", nullptr}}, "n_positions: is missing");
   ExpectRefused("gptj", {{"activation_function", "relu"}}, "activation_function: must be gelu");
   ExpectRefused("gptj", {{"rope_parameters", {{"rope_theta", 500.0}}}}, "rotary_base: gptj has");
-  ExpectRefused("cohere", {{"use_qk_norm", true}}, "use_qk_norm: queries and keys are not");
+  ExpectRefused("cohere2", {{"use_qk_norm", true}}, "use_qk_norm: queries and keys are not");
   ExpectRefused("cohere", {{"attention_bias", true}}, "attention_bias: cohere has no biases");
   ExpectRefused("cohere", {{"logit_scale", 0}}, "logit_scale");
   ExpectRefused("cohere", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
@@ -446,6 +454,25 @@ TEST(HfDecoderTest, BiasesThatAFamilyDoesNotHaveAreReasonsAgainstIt) {
   EXPECT_THAT(HfConfigJson(options, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("disable_bias_norm: LayerNorms of gpt2 and bert have biases")));
+}
+
+TEST(HfDecoderTest, HeadsHaveGainsOfTheirOwnOrAlike) {
+  ModelOptions options = ModelOf("qwen3");
+  options.transformer.qk_norm_each_head = true;
+  EXPECT_THAT(HfConfigJson(options, {}, "qwen3"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("qk_layernorm_each_head: qwen3 has the same gains")));
+  options = ModelOf("cohere");
+  EXPECT_EQ(ConfigOf(options)["use_qk_norm"], false);
+  options.transformer.qk_norm = true;
+  EXPECT_THAT(HfConfigJson(options, {}, "cohere"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no qk_layernorm_each_head: cohere has gains of each head")));
+  Json stablelm = ConfigOf(ModelOf("stablelm"));
+  stablelm["qk_layernorm"] = true;
+  EXPECT_TRUE(ParseHfConfig(stablelm.dump())->transformer.qk_norm_each_head);
+  stablelm.erase("qk_layernorm");
+  EXPECT_FALSE(ParseHfConfig(stablelm.dump())->transformer.qk_norm);
 }
 
 TEST(HfDecoderTest, LogitsOfCohereAreScaledAndLayersWithWindowsAloneRotate) {

@@ -237,16 +237,8 @@ class DecoderTable : public HfTable {
     }
     const std::string attention = layer + ".self_attention";
     if (layer_.qk_norm) {
-      const int64_t width = layer_.kv_channels;
-      const auto rotated = [qkv, width](int64_t r) {
-        return r / width * width + qkv.Rotated(r % width);
-      };
-      const bool all = family_.qk_norm_all_heads;
-      const int64_t queries = all ? qkv.query_rows() : width, keys = all ? qkv.key_rows() : width;
-      AddVector(theirs + ".q_norm.weight", attention + ".q_layernorm.weight", {queries}, queries,
-                rotated);
-      AddVector(theirs + ".k_norm.weight", attention + ".k_layernorm.weight", {keys}, keys,
-                rotated);
+      AddHeadNorm(theirs + ".q_", attention + ".q_layernorm.weight", layer_.num_attention_heads);
+      AddHeadNorm(theirs + ".k_", attention + ".k_layernorm.weight", layer_.num_query_groups);
     }
     if (family_.sinks) {
       const int64_t heads = layer_.num_attention_heads;
@@ -255,6 +247,33 @@ class DecoderTable : public HfTable {
     }
     AddLinear(theirs + names_.attention_output, Proj(layer), layer_.linear_bias, layer_.hidden_size,
               SameRow);
+  }
+
+  // The gains of so many heads, or of each of them.
+  void AddHeadNorm(const std::string& theirs, const std::string& ours, int64_t heads) {
+    const QkvRows qkv = qkv_;
+    const int64_t width = layer_.kv_channels;
+    const Row rotated = [qkv, width](int64_t r) {
+      return r / width * width + qkv.Rotated(r % width);
+    };
+    const Shape of_heads = {heads, width};
+    switch (family_.head_gains) {
+      case HfHeadGains::kShared: {
+        const int64_t gains = family_.qk_norm_all_heads ? heads * width : width;
+        return AddVector(theirs + "norm.weight", ours, {gains}, gains, rotated);
+      }
+      case HfHeadGains::kOneTensor:
+        AddVector(theirs + "norm.weight", ours, of_heads, heads * width, rotated);
+        tensors_.back().shape = {heads, width};
+        return;
+      case HfHeadGains::kTensors:
+        for (int64_t head = 0; head < heads; ++head) {
+          AddVector(absl::StrCat(theirs, "layernorm.norms.", head, ".weight"), ours, of_heads,
+                    width, rotated);
+          tensors_.back().part = head;
+          tensors_.back().parts = heads;
+        }
+    }
   }
 
   void AddLatentAttention(const std::string& theirs, const std::string& layer) {

@@ -416,6 +416,10 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require(family.optional_qk_norm || layer.qk_norm == family.qk_norm,
           family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
           family.qk_norm ? "norms of queries and keys" : "none");
+  const bool has_own_gains = family.head_gains != HfHeadGains::kShared;
+  require(!layer.qk_norm || layer.qk_norm_each_head == has_own_gains,
+          has_own_gains ? "no qk_layernorm_each_head" : "qk_layernorm_each_head",
+          has_own_gains ? "gains of each head" : "the same gains for all heads");
   require(
       (layer.sink == AttentionSink::kLearned) == family.sinks && layer.sink != AttentionSink::kZero,
       "softmax_type", family.sinks ? "learnable sinks" : "no sinks");
@@ -457,7 +461,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
       ActivationName(family.gate, layer.activation);
   WriteBiases(family, layer, &config);
   WriteBranches(family, layer, &config);
-  if (family.optional_qk_norm) config["use_qk_norm"] = layer.qk_norm;
+  if (family.optional_qk_norm) config[family.qk_norm_key] = layer.qk_norm;
   if (family.rotated_layers == HfRotatedLayers::kListed) WriteRotatedLayers(layer, &config);
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
   WriteWindow(family, layer, &config);

@@ -411,6 +411,12 @@ ModelOptions ParallelStableLm() {
   return options;
 }
 
+// The heads of queries and of keys have gains of their own.
+ModelOptions WithGainsOfHeads(ModelOptions options) {
+  options.transformer.qk_norm = options.transformer.qk_norm_each_head = true;
+  return options;
+}
+
 // A quarter of a head rotates, and each branch has its norm.
 ModelOptions GptNeoX() {
   ModelOptions options = Narrow();
@@ -576,6 +582,7 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"arcee", Arcee()},
           {"exaone4", Exaone4()},
           {"stablelm", ParallelStableLm()},
+          {"stablelm", WithGainsOfHeads(ParallelStableLm())},
           {"gpt_neox", GptNeoX()},
           {"gpt_neox", sequential_neox},
           {"phi", Phi()},
@@ -585,6 +592,7 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"falcon", NewFalcon(/*shared_norm=*/true)},
           {"gptj", GptJ()},
           {"cohere", Cohere()},
+          {"cohere", WithGainsOfHeads(Cohere())},
           {"cohere2", Cohere2()}};
 }
 

@@ -315,6 +315,29 @@ TEST(HfWeightsTest, BiasesOfGptJAreThoseOfMlpsAndCoheresNormsHaveNone) {
               ElementsAre("model.layers.0.input_layernorm.weight", "model.norm.weight"));
 }
 
+// Four query heads and two key heads of eight channels.
+TEST(HfWeightsTest, GainsOfHeadsAreOneTensorOrOneOfEach) {
+  ModelOptions cohere = FamilyModel("cohere");
+  cohere.transformer.qk_norm = cohere.transformer.qk_norm_each_head = true;
+  const HfTensor queries = Named(cohere, "model.layers.1.self_attn.q_norm.weight");
+  EXPECT_EQ(queries.parameter, "decoder.layers.1.self_attention.q_layernorm.weight");
+  EXPECT_EQ(queries.parameter_shape, (Shape{4, 8}));
+  EXPECT_THAT(queries.shape, ElementsAre(4, 8));
+  EXPECT_EQ(queries.row(13), 13);
+  // With the halves of what rotates here, the second channel of a head is the first one's partner.
+  cohere.transformer.rotary_options.interleaved = false;
+  EXPECT_EQ(Named(cohere, "model.layers.1.self_attn.q_norm.weight").row(8 + 1), 8 + 4);
+
+  ModelOptions stablelm = FamilyModel("stablelm");
+  stablelm.transformer.qk_norm = stablelm.transformer.qk_norm_each_head = true;
+  const HfTensor key = Named(stablelm, "model.layers.2.self_attn.k_layernorm.norms.1.weight");
+  EXPECT_EQ(key.parameter, "decoder.layers.2.self_attention.k_layernorm.weight");
+  EXPECT_THAT(key.shape, ElementsAre(8));
+  EXPECT_EQ(key.part_shape(), (Shape{1, 8}));
+  EXPECT_EQ(key.part_offset(), (Shape{1, 0}));
+  EXPECT_EQ(Named(stablelm, "model.layers.2.self_attn.q_layernorm.norms.3.weight").part, 3);
+}
+
 TEST(HfWeightsTest, AllExpertsOfGraniteAreOneTensorInOurOrder) {
   for (const HfFamilyModel& model : HfFamilyModels()) {
     if (model.model_type != "granitemoehybrid" || model.options.transformer.moe.num_experts == 0)

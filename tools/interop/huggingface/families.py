@@ -210,6 +210,8 @@ MODELS = {
                                                 partial_rotary_factor=0.5),
     "stablelm with parallel branches": config("StableLmConfig", hidden_size=64,
                                               use_parallel_residual=True),
+    "stablelm with parallel branches and norms of heads": config(
+        "StableLmConfig", hidden_size=64, use_parallel_residual=True, qk_layernorm=True),
     "gpt_neox": config("GPTNeoXConfig", hidden_size=64),
     "gpt_neox, one branch behind the other": config(
         "GPTNeoXConfig", hidden_size=64, rotary_pct=1.0, use_parallel_residual=False,
@@ -233,6 +235,7 @@ MODELS = {
     "cohere": config("CohereConfig", logit_scale=0.5),
     "cohere, a key for each head, untied": config("CohereConfig", num_key_value_heads=4,
                                                   tie_word_embeddings=False),
+    "cohere with norms of heads": config("CohereConfig", use_qk_norm=True, logit_scale=0.5),
     "cohere2": config("Cohere2Config", sliding_window=5, logit_scale=0.25, layer_types=layers(
         "sfs", s="sliding_attention", f="full_attention")),
     "cohere2, all layers with windows, untied": config("Cohere2Config", sliding_window=6,
@@ -270,7 +273,8 @@ def make_model(config):
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
             if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight", "ln_f.weight",
-                              "ln_attn.weight", "ln_mlp.weight", "ln_1.weight")):
+                              "ln_attn.weight", "ln_mlp.weight", "ln_1.weight")) or (
+                                  "_layernorm.norms." in name):
                 zero_centered = config.model_type == "nemotron" or "gemma" in config.model_type or (
                     config.model_type == "qwen3_next" and "linear_attn" not in name)
                 parameter.add_(0.0 if zero_centered else 1.0)
@@ -507,7 +511,6 @@ REFUSED = [
     ("gpt_neox with ReLU", config("GPTNeoXConfig", hidden_size=64, hidden_act="relu"),
      "hidden_act"),
     ("falcon with ALiBi", config("FalconConfig", alibi=True), "alibi"),
-    ("cohere with norms of heads", config("CohereConfig", use_qk_norm=True), "use_qk_norm"),
     ("cohere2 without windows", config("Cohere2Config", layer_types=["full_attention"] * 3),
      "no layer rotates"),
     ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
