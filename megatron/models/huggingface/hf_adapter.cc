@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "megatron/layers/low_rank_adapter.h"
+#include "megatron/models/huggingface/hf_decoder.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -119,7 +120,7 @@ std::string HfAdapterConfigJson(const ModelOptions& options) {
                        {"target_modules", TargetModules(options)},
                        {"bias", "none"},
                        // GPT-2's weights are [in, out] there.
-                       {"fan_in_fan_out", options.learned_positions},
+                       {"fan_in_fan_out", IsHfGpt2(options)},
                        {"init_lora_weights", true},
                        {"inference_mode", true}};
   return config.dump(2) + "\n";

@@ -95,10 +95,10 @@ Json Common(const ModelOptions& options, const HfTokens& tokens) {
           {"eos_token_id", TokenOrNull(tokens.eos)}};
 }
 
-// The family of decoders that a model without learned positions is.
+// The family of decoders that a model is, if it is a GPT and no gpt2.
 const HfDecoder* DecoderOf(const ModelOptions& options, absl::string_view model_type,
                            Reasons* reasons) {
-  const bool is_decoder = options.kind == ModelKind::kGpt && !options.learned_positions;
+  const bool is_decoder = options.kind == ModelKind::kGpt && !IsHfGpt2(options, model_type);
   return is_decoder ? ChooseHfDecoder(options, model_type, reasons) : nullptr;
 }
 
@@ -138,7 +138,7 @@ Reasons HfReasonsAgainst(const ModelOptions& options, absl::string_view model_ty
   switch (options.kind) {
     case ModelKind::kGpt:
       CheckGpt(options, &reasons);
-      if (options.learned_positions) {
+      if (IsHfGpt2(options, model_type)) {
         CheckPlain(options, &reasons);
         CheckScoresAndGate(options.transformer, &reasons);
         CheckHfGpt2(options, &reasons);

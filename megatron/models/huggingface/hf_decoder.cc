@@ -465,6 +465,34 @@ constexpr HfDecoder GptJ() {
   return family;
 }
 
+constexpr HfDecoder GptBigCode() {
+  HfDecoder family{"gpt_bigcode", "GPTBigCodeForCausalLM"};
+  family.biases = HfBiases::kAll;
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kMultiQuery;
+  family.positions = HfPositions::kLearned;
+  family.gate = HfGate::kUngatedEitherGelu;
+  family.activation = "gelu_pytorch_tanh";
+  family.layer_norm = family.grouped_qkv = true;
+  family.scaled_rotation = false;
+  family.theta_key = nullptr;
+  family.ffn_key = "n_inner";
+  family.ffn_multiple = 4;
+  family.activation_key = "activation_function";
+  family.dropout = 0.1;
+  family.attention_dropout_key = "attn_pdrop";
+  family.dropout_key = "resid_pdrop";
+  family.embedding_dropout_key = "embd_pdrop";
+  family.epsilon_key = "layer_norm_epsilon";
+  family.epsilon = 1e-5;
+  family.tied = true;
+  family.names = {"transformer.wte", "transformer.h.", "transformer.ln_f", "lm_head", ".attn",
+                  ".c_proj",         ".c_fc",          ".c_proj",          ".ln_1",   ".ln_2",
+                  ".c_attn",         "transformer.wpe"};
+  family.sizes = {"n_embd", "n_layer", "n_head", "n_positions"};
+  return family;
+}
+
 constexpr HfDecoder Cohere(const char* model_type, const char* architecture) {
   HfDecoder family{model_type, architecture};
   family.head_width = HfHeadWidth::kFixed;
@@ -498,7 +526,8 @@ constexpr HfDecoder Cohere2() {
 
 // Returns how many kinds of weights only one of the two has. A model that differs in fewer is
 // closer than one that differs in sizes.
-int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
+int PartsThatDiffer(const HfDecoder& family, const ModelOptions& options) {
+  const TransformerOptions& layer = options.transformer;
   const bool mlp_biases = layer.mlp_bias && !layer.linear_bias;
   const bool no_biases = !layer.linear_bias && !layer.qkv_bias && !mlp_biases;
   const bool all_biases = layer.linear_bias && layer.qkv_bias;
@@ -528,7 +557,9 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
   const bool experts = family.experts != HfExperts::kNone;
   const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
   const bool has_mlp = layer.HasMlp(layer.num_layers - 1);
+  const bool learned = family.positions == HfPositions::kLearned;
   return static_cast<int>(family.is_hybrid() != layer.is_hybrid()) +
+         static_cast<int>(learned != options.learned_positions) +
          static_cast<int>((family.mixers == HfMixers::kQwen3Next) != has_delta) +
          static_cast<int>((family.mixers != HfMixers::kMamba2) != has_mlp) +
          static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
@@ -592,11 +623,18 @@ constexpr HfDecoder kFamilies[] = {
     Falcon(),
     GptJ(),
     Cohere1(),
-    Cohere2()};
+    Cohere2(),
+    GptBigCode()};
 
 }  // namespace
 
 absl::Span<const HfDecoder> HfDecoders() { return kFamilies; }
+
+bool IsHfGpt2(const ModelOptions& options, absl::string_view model_type) {
+  const TransformerOptions& layer = options.transformer;
+  const bool has_one_key = layer.num_query_groups == 1 && layer.num_attention_heads > 1;
+  return options.learned_positions && (model_type.empty() ? !has_one_key : model_type == "gpt2");
+}
 
 const HfDecoder* FindHfDecoder(absl::string_view model_type) {
   for (const HfDecoder& family : kFamilies) {
@@ -614,8 +652,7 @@ const HfDecoder* ChooseHfDecoder(const ModelOptions& options, absl::string_view 
     HfReasons against;
     CheckHfDecoder(family, options, &against);
     if (against.empty()) return &family;
-    const std::pair<int, size_t> distance = {PartsThatDiffer(family, options.transformer),
-                                             against.size()};
+    const std::pair<int, size_t> distance = {PartsThatDiffer(family, options), against.size()};
     if (distance >= least) continue;
     least = distance;
     *reasons = against;

@@ -1,4 +1,4 @@
-// The families of decoders with rotary positions, one row of a table each. What a row says is all
+// The families of decoders but gpt2, one row of a table each. What a row says is all
 // that tells the families apart; the functions below read and write any of them.
 //
 // To add a family whose parts are here already, add a row, and its name to docs/huggingface.md. A
@@ -41,6 +41,7 @@ enum class HfKeyHeads {
   kGiven,        // num_key_value_heads
   kGivenOrEach,  // the same, or one for each head of queries
   kEachHead,     // one for each head of queries
+  kMultiQuery,   // one where multi_query says so, else one for each head of queries
   // One where multi_query says so, else one for each head of queries; with new_decoder_architecture
   // num_kv_heads.
   kFalcon,
@@ -121,6 +122,9 @@ struct HfNames {
   const char* attention_output = ".o_proj";
   const char *fc1 = ".up_proj", *fc2 = ".down_proj";  // names in an MLP without a gate
   const char* input_norm = ".input_layernorm";
+  const char* mlp_norm = ".post_attention_layernorm";
+  const char* grouped_qkv = ".query_key_value";
+  const char* positions = "";  // the table of learned positions
 };
 
 // The keys of sizes in config.json.
@@ -143,6 +147,7 @@ enum class HfMixers {
 enum class HfPositions {
   kRotary,
   kNone,
+  kLearned,   // a table of positions
   kOptional,  // position_embedding_type says whether there is a rotation
 };
 
@@ -259,6 +264,10 @@ class HfRequirements {
   const HfDecoder& family_;
   HfReasons& reasons_;
 };
+
+// Returns whether a GPT is written as a gpt2, if at all, and not as one of these families. gpt2 is
+// the first of those with learned positions; one key head is another's alone.
+bool IsHfGpt2(const ModelOptions& options, absl::string_view model_type = "");
 
 void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions* options);
 void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons);

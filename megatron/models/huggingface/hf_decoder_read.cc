@@ -170,6 +170,8 @@ int64_t ReadKeyHeads(const HfDecoder& family, const HfFields& fields, int64_t he
   switch (family.key_heads) {
     case HfKeyHeads::kEachHead:
       return heads;
+    case HfKeyHeads::kMultiQuery:
+      return fields.Bool("multi_query", true) ? 1 : heads;
     case HfKeyHeads::kGivenOrEach:
       break;
     case HfKeyHeads::kFalcon:
@@ -504,6 +506,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   if (absl::string_view(family.qk_norm_key) != "qk_layernorm")
     fields.Refuse("qk_layernorm", true, "the norms of its queries and keys are not those here");
   TransformerOptions& layer = options->transformer;
+  fields.Refuse("scale_attn_weights", false, "attention is always scaled here");
+  fields.Refuse("add_cross_attention", true, "there is no cross-attention here");
   if (!family.qk_norm && !family.optional_qk_norm)
     fields.Refuse("use_qk_norm", true, "queries and keys are not normalized here");
   layer.hidden_size = fields.Size(family.sizes.hidden, kMaxHfWidth);
@@ -512,7 +516,7 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   layer.norm.bias = family.norm_biases;
   layer.norm.zero_centered_gamma = family.zero_centered;
   layer.hidden_dropout = layer.attention_dropout = 0;
-  options->learned_positions = false;
+  options->learned_positions = family.positions == HfPositions::kLearned;
   options->output_bias = family.output_bias;
   options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   if (family.mixers == HfMixers::kMamba2) return ReadMamba2(family, fields, options);

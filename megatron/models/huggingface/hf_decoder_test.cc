@@ -126,6 +126,7 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(model.options.embedding_scale, back->embedding_scale) << config;
     EXPECT_EQ(model.options.tied_embeddings, back->tied_embeddings) << config;
     EXPECT_EQ(model.options.output_bias, back->output_bias) << config;
+    EXPECT_EQ(model.options.learned_positions, back->learned_positions) << config;
   }
   EXPECT_EQ(seen.size(), HfDecoders().size());
 }
@@ -310,6 +311,11 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
                 {{"sliding_window", nullptr},
                  {"layer_types", {"full_attention", "full_attention", "full_attention"}}},
                 "no layer rotates");
+  ExpectRefused("gpt_bigcode", {{"scale_attn_weights", false}}, "scale_attn_weights");
+  ExpectRefused("gpt_bigcode", {{"add_cross_attention", true}}, "add_cross_attention");
+  ExpectRefused("gpt_bigcode", {{"activation_function", "relu"}}, "activation_function: must be");
+  ExpectRefused("gpt_bigcode", {{"attn_pdrop", 0.1}, {"resid_pdrop", 0.2}},
+                "embd_pdrop: must be as resid_pdrop");
   // Mistral's window and scaled positions are each known, and together no model that is written.
   ExpectRefused("mistral", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
                 "scaled rotary positions");
@@ -454,6 +460,36 @@ TEST(HfDecoderTest, BiasesThatAFamilyDoesNotHaveAreReasonsAgainstIt) {
   EXPECT_THAT(HfConfigJson(options, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("disable_bias_norm: LayerNorms of gpt2 and bert have biases")));
+}
+
+TEST(HfDecoderTest, AGpt2WithOneKeyHeadIsAGptBigCode) {
+  ModelOptions options = ModelOf("gpt_bigcode");
+  Json config = ConfigOf(options);
+  EXPECT_EQ(config["multi_query"], true);
+  EXPECT_EQ(config["n_positions"], 64);
+  EXPECT_EQ(config.count("num_key_value_heads"), 0u);
+  EXPECT_THAT(HfConfigJson(options, {}, "gpt2"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_query_groups")));
+  EXPECT_THAT(
+      HfConfigJson(options, {}, "llama"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("learned positions: llama has none")));
+  for (const char* key : {"multi_query", "n_inner", "attn_pdrop", "embd_pdrop", "resid_pdrop"})
+    config.erase(key);
+  const auto read = ParseHfConfig(config.dump());
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->transformer.num_query_groups, 1);
+  EXPECT_EQ(read->transformer.ffn_hidden_size, 4 * 32);
+  EXPECT_EQ(read->transformer.hidden_dropout, 0.1f);
+  EXPECT_EQ(read->transformer.attention_dropout, 0.1f);
+  // With a key for each head it is both, and with a number between these neither.
+  options.transformer.num_query_groups = 4;
+  EXPECT_EQ(ConfigOf(options)["model_type"], "gpt2");
+  EXPECT_EQ(ConfigOf(options, "gpt_bigcode")["multi_query"], false);
+  options.transformer.num_query_groups = 2;
+  for (const char* type : {"", "gpt_bigcode"}) {
+    EXPECT_THAT(HfConfigJson(options, {}, type),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_query_groups")));
+  }
 }
 
 TEST(HfDecoderTest, HeadsHaveGainsOfTheirOwnOrAlike) {

@@ -32,6 +32,10 @@ class DecoderTable : public HfTable {
   std::vector<HfTensor> Build() {
     AddTable(absl::StrCat(names_.embedding, ".weight"), "embedding.word_embeddings.weight",
              options_.vocab_size);
+    if (options_.learned_positions) {
+      AddMatrix(absl::StrCat(names_.positions, ".weight"), "embedding.position_embeddings.weight",
+                {options_.max_positions, layer_.hidden_size}, options_.max_positions, SameRow);
+    }
     for (int64_t i = 0; i < layer_.num_layers; ++i) {
       if (family_.is_hybrid()) {
         AddHybridLayer(i);
@@ -198,7 +202,7 @@ class DecoderTable : public HfTable {
     } else if (!layer_.parallel_shared_norm) {
       if (layer_.sandwich_norm)
         AddNorm(theirs + ".post_self_attn_layernorm", ours + ".post_self_attn_layernorm.weight");
-      AddNorm(theirs + ".post_attention_layernorm", mlp_norm);
+      AddNorm(theirs + names_.mlp_norm, mlp_norm);
     }
     if (experts) {
       AddExperts(theirs, ours + ".mlp");
@@ -220,7 +224,7 @@ class DecoderTable : public HfTable {
       AddLinear(theirs + ".qkv_proj", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
                 [qkv](int64_t r) { return qkv.Concatenated(r); });
     } else if (family_.grouped_qkv) {
-      AddLinear(theirs + ".query_key_value", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
+      AddLinear(theirs + names_.grouped_qkv, ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
                 [qkv](int64_t r) { return qkv.Grouped(r); });
     } else {
       if (family_.output_gate) {

@@ -43,6 +43,9 @@ void CheckBranches(const HfDecoder& family, const TransformerOptions& layer,
   const bool has_a_key_for_each = layer.num_query_groups == layer.num_attention_heads;
   require(family.key_heads != HfKeyHeads::kEachHead || has_a_key_for_each, "num_query_groups",
           "a key and a value for each head");
+  require(family.key_heads != HfKeyHeads::kMultiQuery || has_a_key_for_each ||
+              layer.num_query_groups == 1,
+          "num_query_groups", "one key and value, or one of each head");
   switch (family.branches) {
     case HfBranches::kInTurn:
       return require(!parallel, "parallel_residual", "MLPs that read what attention has added");
@@ -84,6 +87,8 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
   const RotaryOptions& rotary = layer.rotary_options;
   const bool linear = rotary.interpolation_factor != 1, llama3 = rotary.scaling_factor > 0;
   const bool yarn = rotary.yarn.factor > 0, longrope = !rotary.longrope.long_factors.empty();
+  if (family.positions == HfPositions::kLearned)
+    return require(!layer.rotary, "position_embedding_type rope", "learned positions");
   require(layer.rotary || family.positions == HfPositions::kOptional,
           "position_embedding_type none", "rotary positions");
   require(rotary.percent == 1 || family.partial_rotation, "rotary_percent",
@@ -385,6 +390,10 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require(!family.layer_norm || layer.norm.bias == family.norm_biases,
           family.norm_biases ? "disable_bias_norm" : "no disable_bias_norm",
           family.norm_biases ? "biases of norms" : "norms without biases");
+  const bool has_table = family.positions == HfPositions::kLearned;
+  require(options.learned_positions == has_table,
+          has_table ? "no learned positions" : "learned positions",
+          has_table ? "a table of positions" : "none");
   require(options.output_bias == family.output_bias,
           family.output_bias ? "no add_output_bias" : "add_output_bias",
           family.output_bias ? "a bias behind the output matrix" : "none");
@@ -461,6 +470,8 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
       ActivationName(family.gate, layer.activation);
   WriteBiases(family, layer, &config);
   WriteBranches(family, layer, &config);
+  if (family.key_heads == HfKeyHeads::kMultiQuery)
+    config["multi_query"] = layer.num_query_groups == 1;
   if (family.optional_qk_norm) config[family.qk_norm_key] = layer.qk_norm;
   if (family.rotated_layers == HfRotatedLayers::kListed) WriteRotatedLayers(layer, &config);
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;

@@ -478,6 +478,18 @@ ModelOptions Cohere2() {
   return options;
 }
 
+// GPT-2 with so many key heads.
+ModelOptions GptBigCode(int64_t key_heads) {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.num_query_groups = key_heads;
+  layer.gated = layer.rotary = false;
+  layer.linear_bias = layer.qkv_bias = true;
+  options.learned_positions = options.tied_embeddings = true;
+  return options;
+}
+
 // As the one of 7B, with one key head.
 ModelOptions Falcon() {
   ModelOptions options = Narrow();
@@ -593,7 +605,9 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"gptj", GptJ()},
           {"cohere", Cohere()},
           {"cohere", WithGainsOfHeads(Cohere())},
-          {"cohere2", Cohere2()}};
+          {"cohere2", Cohere2()},
+          {"gpt_bigcode", GptBigCode(1)},
+          {"gpt_bigcode", GptBigCode(4), "gpt2"}};
 }
 
 }  // namespace megatron

@@ -118,7 +118,7 @@ Shape HfTensor::part_offset() const {
 std::vector<HfTensor> HfTensors(const ModelOptions& options, absl::string_view model_type) {
   if (options.kind == ModelKind::kBert) return HfBertTensors(options);
   if (options.kind == ModelKind::kT5) return HfT5Tensors(options);
-  if (options.learned_positions) return Gpt2Table(options).Build();
+  if (IsHfGpt2(options, model_type)) return Gpt2Table(options).Build();
   HfReasons reasons;
   const HfDecoder* const family = ChooseHfDecoder(options, model_type, &reasons);
   CHECK(family != nullptr) << reasons.front();

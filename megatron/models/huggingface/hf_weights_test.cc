@@ -315,6 +315,17 @@ TEST(HfWeightsTest, BiasesOfGptJAreThoseOfMlpsAndCoheresNormsHaveNone) {
               ElementsAre("model.layers.0.input_layernorm.weight", "model.norm.weight"));
 }
 
+TEST(HfWeightsTest, GptBigCodeHasGpt2sNamesAndRowsInOurOrder) {
+  const ModelOptions& options = FamilyModel("gpt_bigcode");
+  const HfTensor qkv = Named(options, "transformer.h.1.attn.c_attn.weight");
+  EXPECT_THAT(qkv.shape, ElementsAre((4 + 2) * 8, 32));
+  EXPECT_EQ(qkv.transposed, 0);
+  for (int64_t r = 0; r < qkv.rows; ++r) EXPECT_EQ(qkv.row(r), r);
+  EXPECT_THAT(Named(options, "transformer.wpe.weight").shape, ElementsAre(64, 32));
+  EXPECT_EQ(Named(options, "transformer.h.2.ln_2.bias").parameter,
+            "decoder.layers.2.mlp.linear_fc1.layer_norm_bias");
+}
+
 // Four query heads and two key heads of eight channels.
 TEST(HfWeightsTest, GainsOfHeadsAreOneTensorOrOneOfEach) {
   ModelOptions cohere = FamilyModel("cohere");
