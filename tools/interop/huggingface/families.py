@@ -55,6 +55,8 @@ MULTIPLIERS = dict(embedding_multiplier=12.0, logits_scaling=6.0, residual_multi
 
 GRANITE = dict(MAMBA, **MULTIPLIERS, shared_intermediate_size=40)
 
+NO_DROPOUT = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+
 # Experts of DeepSeek V3 behind attention of other families.
 BALANCED = dict(n_routed_experts=8, num_experts_per_tok=3, n_group=1, topk_group=1,
                 n_shared_experts=1, moe_intermediate_size=24, first_k_dense_replace=1,
@@ -234,6 +236,10 @@ MODELS = {
     "gptj, whole heads rotated, exact GELU, tied": config(
         "GPTJConfig", n_inner=None, rotary_dim=12, activation_function="gelu",
         tie_word_embeddings=True),
+    "gpt_bigcode": config("GPTBigCodeConfig", n_inner=80, **NO_DROPOUT),
+    "gpt_bigcode, a key for each head, untied": config(
+        "GPTBigCodeConfig", n_inner=None, multi_query=False, activation_function="gelu",
+        tie_word_embeddings=False, **NO_DROPOUT),
     "cohere": config("CohereConfig", logit_scale=0.5),
     "cohere, a key for each head, untied": config("CohereConfig", num_key_value_heads=4,
                                                   tie_word_embeddings=False),
@@ -277,7 +283,7 @@ def make_model(config):
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
             if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight", "ln_f.weight",
-                              "ln_attn.weight", "ln_mlp.weight", "ln_1.weight")) or (
+                              "ln_attn.weight", "ln_mlp.weight", "ln_1.weight", "ln_2.weight")) or (
                                   "_layernorm.norms." in name):
                 zero_centered = config.model_type == "nemotron" or "gemma" in config.model_type or (
                     config.model_type == "qwen3_next" and "linear_attn" not in name)
