@@ -83,6 +83,13 @@ TEST(HfAdapterTest, TheConfigurationIsReadBack) {
   EXPECT_TRUE(config->is_of_all_layers);
 }
 
+TEST(HfAdapterTest, Gpt2AloneStoresItsLinearsTheOtherWayRound) {
+  ModelOptions options = Gpt2({"linear_fc1"});
+  EXPECT_THAT(HfAdapterConfigJson(options), HasSubstr("\"fan_in_fan_out\": true"));
+  options.transformer.num_query_groups = 1;  // then it is a gpt_bigcode
+  EXPECT_THAT(HfAdapterConfigJson(options), HasSubstr("\"fan_in_fan_out\": false"));
+}
+
 TEST(HfAdapterTest, WhatChoosesAmongLayersIsRead) {
   const auto of_all = [](const std::string& more) {
     const auto config = ParseHfAdapterConfig(
