@@ -70,6 +70,10 @@ class Hybrid {
                            "model.multi_latent_attention", "model.attention_output_gate"},
                           absl::StrCat("without a layer * in ", check_.Named(kPattern)));
     }
+    if (!Has('-')) {
+      check_.HaveNoEffect({"model.add_mlp_bias"},
+                          absl::StrCat("without a layer - in ", check_.Named(kPattern)));
+    }
   }
 
   // Checks that model.moe_layer_freq says the same, as it does in configurations that are written

@@ -25,6 +25,9 @@ TEST(ValidateHybridTest, RefusesPatternsThatFitNoModel) {
       {{kLayers, kPlain, "model.mamba_state_dim=16"}, "without a layer M"},
       {{kLayers, kMamba, kGroups, "model.linear_key_head_dim=16"}, "without a layer G"},
       {{kLayers, "model.hybrid_layer_pattern=--", "model.qk_layernorm=true"}, "without a layer *"},
+      {{kLayers, "model.hybrid_layer_pattern=**", "model.disable_bias_linear=true",
+        "model.add_mlp_bias=true"},
+       "without a layer -"},
       {{"model.model_type=bert", kPlain}, "has no effect with model.model_type = bert"},
   });
 }
