@@ -30,8 +30,8 @@ struct NormOptions {
   // Where above 0, rows are so many heads of each token, which have gains of their own and no
   // biases. x is [tokens, this rank's heads, channels], or has heads in two dims. Not on a grid.
   int64_t heads = 0;
-  // The number of tensor-parallel ranks that a row, or the heads are cut over, all of them or 1, and
-  // this rank's.
+  // The number of tensor-parallel ranks that a row is cut over, or that share out the heads, all of
+  // them or 1, and this rank's.
   int cut_ranks = 1, cut_rank = 0;
 };
 
