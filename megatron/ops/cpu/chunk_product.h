@@ -103,9 +103,10 @@ struct LowerLeftTransposed {
   MEGATRON_INLINE_MEMBER Depth Of(int64_t m, int64_t) const { return {m, rows}; }
 };
 
-// Rows of the tiles of products. The sums of the larger ones and their operands fill the registers.
-constexpr int64_t kLargeTileRows = kLanes == 16 ? 12 : 6;
-constexpr int64_t kSmallTileRows = kLanes == 16 ? 8 : 4;
+// Rows and vectors of the tiles of products. The sums of the larger ones and their operands fill the
+// registers. Wide tiles load little: of each row one number for all of its vectors.
+constexpr int64_t kLargeTileRows = 6, kSmallTileRows = 4;
+constexpr int kTileVecs = kLanes == 16 ? 4 : 2;
 // So many columns behind the diagonal are zero in a matrix of LowerLeft and LowerLeftTransposed.
 static_assert(kLargeTileRows <= kLanes);
 
@@ -114,9 +115,9 @@ template <int64_t kRows, int kVecs, bool kTransposed, typename Start>
 MEGATRON_INLINE void ProductTile(Depth depth, int64_t m, int64_t n, Matrix<const float> a,
                                  Matrix<const float> b, const Start& start, Matrix<float> c) {
   Vec sum[kRows][kVecs];
-#pragma GCC unroll 12
+#pragma GCC unroll 6
   for (int64_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) sum[i][v] = start.At(m + i, n + v * kLanes);
   }
   const int64_t row = kTransposed ? 1 : a.stride, step = kTransposed ? a.stride : 1;
@@ -124,20 +125,20 @@ MEGATRON_INLINE void ProductTile(Depth depth, int64_t m, int64_t n, Matrix<const
   const float* right = b.data + n + depth.begin * b.stride;
   for (int64_t k = depth.begin; k < depth.end; ++k) {
     Vec vec[kVecs];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) vec[v] = Load(right + v * kLanes);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int64_t i = 0; i < kRows; ++i) {
       const Vec factor = Set(left[i * row]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) sum[i][v] = Fma(factor, vec[v], sum[i][v]);
     }
     left += step;
     right += b.stride;
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 6
   for (int64_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(c.data + (m + i) * c.stride + n + v * kLanes, sum[i][v]);
   }
 }
@@ -146,11 +147,12 @@ MEGATRON_INLINE void ProductTile(Depth depth, int64_t m, int64_t n, Matrix<const
 template <int64_t kRows, bool kTransposed, typename Start>
 MEGATRON_INLINE void ProductRows(Depth depth, int vecs, int64_t m, int64_t n, Matrix<const float> a,
                                  Matrix<const float> b, const Start& start, Matrix<float> c) {
-  if (vecs == 2) {
-    ProductTile<kRows, 2, kTransposed>(depth, m, n, a, b, start, c);
-  } else {
-    ProductTile<kRows, 1, kTransposed>(depth, m, n, a, b, start, c);
+  if constexpr (kTileVecs == 4) {
+    if (vecs == 4) return ProductTile<kRows, 4, kTransposed>(depth, m, n, a, b, start, c);
+    if (vecs == 3) return ProductTile<kRows, 3, kTransposed>(depth, m, n, a, b, start, c);
   }
+  if (vecs == 2) return ProductTile<kRows, 2, kTransposed>(depth, m, n, a, b, start, c);
+  ProductTile<kRows, 1, kTransposed>(depth, m, n, a, b, start, c);
 }
 
 // c[rows, columns] = start + a b. a's element (m, k) is a[k, m] if transposed.
@@ -158,14 +160,16 @@ template <bool kTransposed, typename Extent, typename Start>
 __attribute__((noinline)) void Product(int64_t rows, int64_t columns, const Extent& extent,
                                        Matrix<const float> a, Matrix<const float> b,
                                        const Start& start, Matrix<float> c, Ahead* ahead) {
-  for (int64_t n = 0; n < columns; n += 2 * kLanes) {
+  for (int64_t n = 0; n < columns; n += kTileVecs * kLanes) {
     for (int64_t m = 0; m < rows;) {
       const int64_t left = rows - m;
       const bool large = left == kLargeTileRows || left >= kLargeTileRows + kSmallTileRows;
       const int64_t end = m + (large ? kLargeTileRows : kSmallTileRows);
       if (!Extent::kLowerResult || n < end) {
-        const int64_t needed = Extent::kLowerResult && end < columns ? end : columns;
-        const int vecs = needed - n > kLanes ? 2 : 1;
+        const int64_t needed = (Extent::kLowerResult && end < columns ? end : columns) - n;
+        const int vecs = needed > (kTileVecs - 1) * kLanes
+                             ? kTileVecs
+                             : static_cast<int>((needed + kLanes - 1) / kLanes);
         const Depth depth = extent.Of(m, end - m);
         if (large) {
           ProductRows<kLargeTileRows, kTransposed>(depth, vecs, m, n, a, b, start, c);
