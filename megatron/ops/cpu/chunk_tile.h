@@ -83,6 +83,12 @@ inline int64_t NextPlaceOf(const TokenChunk& chunk) {
   return (chunk.begin + kChunkTokens) / kChunkTokens;
 }
 
+// The state of `size` numbers that a head has at a place.
+template <typename Problem>
+float* StateAt(const Problem& problem, int64_t size, int64_t place, int64_t head) {
+  return problem.states + (place * problem.groups * problem.group_heads + head) * size;
+}
+
 inline TokenChunk ChunkAt(int64_t begin, int64_t end, int64_t at) {
   TokenChunk chunk;
   chunk.begin = at;
@@ -253,15 +259,15 @@ inline void AddAll(const float* in, int64_t count, float* out) {
 }
 
 // behind[left width, right width] = decay before + over rows, the outer products of rows of the
-// two. `before` may be `behind`; without it there is nothing to decay.
+// two. `before` may be `behind`; without data there is nothing to decay.
 inline void CarryOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
-                               float decay, const float* before, float* behind, Ahead* ahead) {
-  const Matrix<float> sum = {behind, right.stride};
-  if (before == nullptr) {
-    Product<true>(left.stride, right.stride, All{rows}, left, right, FromZero(), sum, ahead);
+                               float decay, Matrix<const float> before, Matrix<float> behind,
+                               Ahead* ahead) {
+  if (before.data == nullptr) {
+    Product<true>(left.stride, right.stride, All{rows}, left, right, FromZero(), behind, ahead);
   } else {
-    const FromScaled start = {decay, {before, right.stride}};
-    Product<true>(left.stride, right.stride, All{rows}, left, right, start, sum, ahead);
+    const FromScaled start = {decay, before};
+    Product<true>(left.stride, right.stride, All{rows}, left, right, start, behind, ahead);
   }
 }
 

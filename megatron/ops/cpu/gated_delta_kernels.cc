@@ -17,11 +17,16 @@ namespace {
 constexpr float kEpsilon = 1e-6f;
 
 struct Sizes {
-  int64_t k, v;  // padded
+  int64_t k, v;   // padded
+  int64_t state;  // of a state in `states`
 
   explicit Sizes(const GatedDeltaProblem& problem)
-      : k(PaddedChunk(problem.key)), v(PaddedChunk(problem.value)) {}
+      : k(PaddedChunk(problem.key)), v(PaddedChunk(problem.value)), state(k * v) {}
 };
+
+// The length of the rows of a matrix of which products read some columns. Lines that lie a power of
+// two apart share few places of a cache.
+int64_t SpreadRow(int64_t columns) { return columns + kChunkPadding; }
 
 // What the heads of a group share of a chunk.
 struct GroupTiles {
@@ -113,7 +118,8 @@ HeadTiles TakeHead(const GatedDeltaProblem& problem, Pieces* pieces) {
 // queries.
 template <typename T, bool kQueries>
 void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t head,
-              const GroupTiles& group_tiles, const float* state, HeadTiles* tiles, Ahead* ahead) {
+              const GroupTiles& group_tiles, Matrix<const float> state, HeadTiles* tiles,
+              Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = PaddedChunk(chunk.count);
   const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
@@ -136,8 +142,8 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
   }
   Pack<T>(problem.v, chunk, group, of_group, problem.value, sizes.v, tiles->gap);
   if (!chunk.first) {
-    Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.k, sizes.k}, {state, sizes.v},
-                   FromZero(), {tiles->read, sizes.v}, ahead);
+    Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.k, sizes.k}, state, FromZero(),
+                   {tiles->read, sizes.v}, ahead);
     for (int64_t i = 0; i < rows; ++i) {
       const Vec decay = Set(tiles->decays.from_begin[i]);
       for (int64_t d = i * sizes.v; d < (i + 1) * sizes.v; d += kLanes)
@@ -150,11 +156,13 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
 
 // Writes the state behind the chunk from that in front of it, which may be the same memory.
 void CarryState(const Sizes& sizes, const TokenChunk& chunk, const GroupTiles& group_tiles,
-                const HeadTiles& tiles, const float* before, float* behind, Ahead* ahead) {
+                const HeadTiles& tiles, Matrix<const float> before, Matrix<float> behind,
+                Ahead* ahead) {
   const int64_t rows = PaddedChunk(chunk.count);
   ScaleRows(group_tiles.k, tiles.decays.to_end, rows, sizes.k, tiles.factor);
+  if (chunk.first) before.data = nullptr;
   CarryOuterProducts(rows, {tiles.factor, sizes.k}, {tiles.written, sizes.v}, tiles.decays.whole,
-                     chunk.first ? nullptr : before, behind, ahead);
+                     before, behind, ahead);
 }
 
 // What the heads of a group share of the inputs, or of the gradients.
@@ -184,7 +192,8 @@ void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& 
   const GroupTiles group_tiles = TakeGroup(problem, &pieces);
   HeadTiles tiles = TakeHead(problem, &pieces);
   float* const out = pieces.Take(kChunkTokens * sizes.v);
-  float* const states = pieces.Take(problem.group_heads * sizes.k * sizes.v);
+  const int64_t state_row = SpreadRow(sizes.v);
+  float* const states = pieces.Take(problem.group_heads * sizes.k * state_row);
   Ahead ahead;
   for (int64_t at = part.begin; at < part.end; at += kChunkTokens) {
     const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
@@ -202,14 +211,16 @@ void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& 
       if (head == part.first_head && !chunk.last)
         FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
                       group, &ahead);
-      float* const state = states + (head - part.first_head) * sizes.k * sizes.v;
-      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
+      const Matrix<float> state = {states + (head - part.first_head) * sizes.k * state_row,
+                                   state_row};
+      const Matrix<const float> before = {state.data, state.stride};
+      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, before, &tiles, &ahead);
       const Matrix<const float> p = {tiles.p, rows}, written = {tiles.written, sizes.v};
       if (chunk.first) {
         Product<false>(rows, sizes.v, LowerLeft(), p, written, FromZero(), {out, sizes.v}, &ahead);
       } else {
-        Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.q, sizes.k}, {state, sizes.v},
-                       FromZero(), {out, sizes.v}, &ahead);
+        Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.q, sizes.k}, before, FromZero(),
+                       {out, sizes.v}, &ahead);
         Product<false>(rows, sizes.v, LowerLeft(), p, written,
                        FromScaledRows{tiles.decays.from_begin, {out, sizes.v}}, {out, sizes.v},
                        &ahead);
@@ -217,7 +228,7 @@ void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& 
       for (int64_t i = 0; i < chunk.count; ++i)
         Narrow(out + i * sizes.v, problem.value, 1,
                At<T>(problem.out, chunk.begin + i, group, head % problem.group_heads));
-      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, state, state, &ahead);
+      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, before, state, &ahead);
     }
   }
 }
@@ -282,11 +293,6 @@ void Continue(const T*, const GatedDeltaProblem& problem, const StatePortion& po
   }
 }
 
-float* StateOf(const GatedDeltaProblem& problem, int64_t place, int64_t head) {
-  const Sizes sizes(problem);
-  return problem.states + (place * problem.groups * problem.group_heads + head) * sizes.k * sizes.v;
-}
-
 // Finds the states in front of the chunks but the first.
 template <typename T>
 void FindStates(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
@@ -304,14 +310,15 @@ void FindStates(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
       const int64_t next = in_chunk ? head + 1 : part.first_head;
       FetchRows<T>(problem.v, of_next, group, next % problem.group_heads, problem.value, &ahead);
       if (!of_next.last)
-        FetchState(StateOf(problem, NextPlaceOf(of_next), next), sizes.k * sizes.v, &ahead);
+        FetchState(StateAt(problem, sizes.state, NextPlaceOf(of_next), next), sizes.state, &ahead);
       if (head == part.first_head)
         FetchKeys<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
                      group, &ahead);
-      const float* const before = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
+      const Matrix<const float> before = {
+          chunk.first ? nullptr : StateAt(problem, sizes.state, PlaceOf(chunk), head), sizes.v};
       FillHead<T, /*kQueries=*/false>(problem, chunk, head, group_tiles, before, tiles, &ahead);
       CarryState(sizes, chunk, group_tiles, *tiles, before,
-                 StateOf(problem, NextPlaceOf(chunk), head), &ahead);
+                 {StateAt(problem, sizes.state, NextPlaceOf(chunk), head), sizes.v}, &ahead);
     }
   }
 }
@@ -405,7 +412,7 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
   const Sizes sizes(problem);
   const int64_t begin = part.begin, end = part.end;
   const int64_t group = part.first_head / problem.group_heads;
-  const int64_t k = sizes.k, v = sizes.v, size = k * v;
+  const int64_t k = sizes.k, v = sizes.v, size = sizes.state;
   Pieces pieces(scratch);
   const GroupTiles group_tiles = TakeGroup(problem, &pieces);
   HeadTiles tiles = TakeHead(problem, &pieces);
@@ -424,7 +431,8 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
   float* const minus_da = pieces.Take(kChunkTokens * kChunkTokens);
   float* const dp = pieces.Take(kChunkTokens * kChunkTokens);
   float* const transposed = pieces.Take(kChunkTokens * v);
-  float* const state_transposed = pieces.Take(size);
+  const Matrix<float> transposed_state = {pieces.Take(v * SpreadRow(k)), SpreadRow(k)};
+  const Matrix<const float> of_state = {transposed_state.data, transposed_state.stride};
   // Of a head, the gradient of the state behind the chunk, and then of that in front of it.
   Clear(problem.group_heads * size, dstates);
   const int64_t chunks = (end - begin + kChunkTokens - 1) / kChunkTokens;
@@ -448,7 +456,8 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
         FetchRows<T>(problem.dout, next, group, next_head, problem.value, &ahead);
         FetchRows<T>(problem.dv, next, group, next_head, problem.value, &ahead);
         if (!next.first)
-          FetchState(StateOf(problem, PlaceOf(next), head - of_group + next_head), size, &ahead);
+          FetchState(StateAt(problem, size, PlaceOf(next), head - of_group + next_head), size,
+                     &ahead);
       }
       if (of_group == 0) {
         FetchGroup<T>(problem, {problem.dq, problem.dk, problem.dbeta, problem.draw}, chunk, group,
@@ -458,8 +467,9 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
                         chunk_of(c - 1), group, &ahead);
       }
       float* const dstate = dstates + of_group * size;
-      const float* const state = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
-      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
+      const float* const state =
+          chunk.first ? nullptr : StateAt(problem, size, PlaceOf(chunk), head);
+      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, {state, v}, &tiles, &ahead);
       const Decays& decays = tiles.decays;
       StepGradients gradients;
       Clear(kChunkTokens, gradients.log_decay);
@@ -492,10 +502,9 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
 
       if (!chunk.last) {
         if (!chunk.first) gradients.whole += decays.whole * DotAll(dstate, state, size);
-        Transpose(k, v, {dstate, v}, {state_transposed, k});
+        Transpose(k, v, {dstate, v}, transposed_state);
         ScaleRows(tiles.written, decays.to_end, rows, v, scaled);
-        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k}, FromZero(),
-                       {through, k}, &ahead);
+        Product<false>(rows, k, All{v}, {scaled, v}, of_state, FromZero(), {through, k}, &ahead);
         DotRows(group_tiles.k, through, rows, k, dots);
         for (int64_t i = 0; i < rows; ++i) {
           gradients.log_decay[i] -= dots[i];
@@ -504,23 +513,22 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
         AddAll(through, rows * k, group_gradients.dk);
       }
       if (!chunk.first) {
-        Transpose(k, v, {state, v}, {state_transposed, k});
+        Transpose(k, v, {state, v}, transposed_state);
         // Through what is read at keys, with the other sign.
         float minus_decay[kChunkTokens];
         ScaleAll(decays.from_begin, -1, kChunkTokens, minus_decay);
         ScaleRows(dwritten, minus_decay, rows, v, scaled);
         DotRows(scaled, tiles.read, rows, v, dots);
         for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
-        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
-                       FromMatrix{{group_gradients.dk, k}}, {group_gradients.dk, k}, &ahead);
+        Product<false>(rows, k, All{v}, {scaled, v}, of_state, FromMatrix{{group_gradients.dk, k}},
+                       {group_gradients.dk, k}, &ahead);
         // There is no gradient yet behind the last chunk.
         const FromScaled behind = {chunk.last ? 0 : decays.whole, {dstate, v}};
         Product<true>(k, v, All{rows}, {group_tiles.k, k}, {scaled, v}, behind, {dstate, v},
                       &ahead);
         // And at queries.
         ScaleRows(dout, decays.from_begin, rows, v, scaled);
-        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k}, FromZero(),
-                       {through, k}, &ahead);
+        Product<false>(rows, k, All{v}, {scaled, v}, of_state, FromZero(), {through, k}, &ahead);
         DotRows(group_tiles.q, through, rows, k, dots);
         for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
         AddAll(through, rows * k, group_gradients.dq);

@@ -24,8 +24,8 @@ struct GatedDeltaProblem {
 // Number of floats of scratch that each function below needs.
 static inline int64_t GatedDeltaScratchFloats(const GatedDeltaProblem& problem) {
   const int64_t k = PaddedChunk(problem.key), v = PaddedChunk(problem.value);
-  return kChunkTokens * (8 * k + 8 * v + 8 * kChunkTokens) + (problem.group_heads + 1) * k * v +
-         8 * kChunkTokens;
+  return kChunkTokens * (8 * k + 8 * v + 8 * kChunkTokens) +
+         problem.group_heads * k * (v + kChunkPadding) + v * (k + kChunkPadding) + 8 * kChunkTokens;
 }
 
 namespace avx2 {

@@ -14,11 +14,6 @@ struct Sizes {
       : n(PaddedChunk(problem.state)), p(PaddedChunk(problem.channels)) {}
 };
 
-float* StateOf(const StateSpaceProblem& problem, int64_t place, int64_t head) {
-  const Sizes sizes(problem);
-  return problem.states + (place * problem.groups * problem.group_heads + head) * sizes.n * sizes.p;
-}
-
 // What a block of heads has of the gradients of B and C at a token, one behind the other.
 float* BlockRow(const StateSpaceProblem& problem, int64_t token, int64_t group, int64_t block) {
   const int64_t blocks = HeadBlocksOf(problem).count;
@@ -51,9 +46,11 @@ void Carry(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& pa
       float factor[kChunkTokens];
       for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
       Pack<T>(problem.x, chunk, group, head % problem.group_heads, problem.channels, p, x, factor);
-      CarryOuterProducts(kChunkTokens, {x, p}, {b, n}, steps.whole,
-                         chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head),
-                         StateOf(problem, NextPlaceOf(chunk), head), &ahead);
+      const float* const before =
+          chunk.first ? nullptr : StateAt(problem, n * p, PlaceOf(chunk), head);
+      float* const behind = StateAt(problem, n * p, NextPlaceOf(chunk), head);
+      CarryOuterProducts(kChunkTokens, {x, p}, {b, n}, steps.whole, {before, n}, {behind, n},
+                         &ahead);
     }
   }
 }
@@ -146,8 +143,8 @@ void ForwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int6
   float factor[kChunkTokens];
   for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
   ScaleRows(tiles.x, factor, rows, p, tiles.x);
-  CarryOuterProducts(rows, {group.b, n}, x, steps.whole, chunk.first ? nullptr : state, state,
-                     ahead);
+  CarryOuterProducts(rows, {group.b, n}, x, steps.whole, {chunk.first ? nullptr : state, p},
+                     {state, p}, ahead);
 }
 
 template <typename T>
@@ -289,7 +286,7 @@ void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int
   const Sizes sizes(problem);
   const int64_t rows = group.rows, n = sizes.n, p = sizes.p;
   const int64_t number = head / problem.group_heads, of_group = head % problem.group_heads;
-  const float* const state = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
+  const float* const state = chunk.first ? nullptr : StateAt(problem, n * p, PlaceOf(chunk), head);
   Decays steps;
   FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
   StepGradients gradients;
@@ -335,7 +332,7 @@ void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int
     for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
     AddAll(tiles.read, rows * n, tiles.dc);
     CarryOuterProducts(rows, {tiles.scaled, p}, {group.c, n}, steps.whole,
-                       chunk.last ? nullptr : dstate, dstate, ahead);
+                       {chunk.last ? nullptr : dstate, n}, {dstate, n}, ahead);
   }
   // The decay up to a token has the steps up to it.
   float of_raw[kChunkTokens];
@@ -416,7 +413,8 @@ void Backward(const T*, const StateSpaceProblem& problem, const HeadsOfSequence&
         const ChunkOperand* const of_head[] = {&problem.x, &problem.dy, &problem.dx};
         for (const ChunkOperand* x : of_head)
           FetchRows<T>(*x, next, number, of_group, problem.channels, &ahead);
-        if (!next.first) FetchState(StateOf(problem, PlaceOf(next), next_head), n * p, &ahead);
+        if (!next.first)
+          FetchState(StateAt(problem, n * p, PlaceOf(next), next_head), n * p, &ahead);
       }
       if (head == first_head)
         FetchGroup<T>(problem, {problem.db, problem.dc, problem.dstep}, chunk, number, &ahead);
