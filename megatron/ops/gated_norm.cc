@@ -103,6 +103,24 @@ class PartMaker {
   const float *squares_ = nullptr, *products_ = nullptr;
 };
 
+// Calls run(make(token, part)) for the parts of a token. Each knows the next one; behind a token's
+// last part that is the next token's first one.
+template <typename Make>
+void RunParts(int64_t token, int64_t tokens, int64_t parts, const Make& make,
+              void (*run)(const GatedPart& part)) {
+  GatedPart part = make(token, 0);
+  for (int64_t i = 0; i < parts; ++i) {
+    const bool in_token = i + 1 < parts;
+    GatedPart next;
+    if (in_token || token + 1 < tokens) {
+      next = in_token ? make(token, i + 1) : make(token + 1, 0);
+      part.next = &next;
+    }
+    run(part);
+    part = next;
+  }
+}
+
 // Writes for each row the sum of what the kernel returns for its parts.
 void SumParts(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
               const Tensor& dy_TGS, float (*kernel)(const GatedPart& part), const Tensor& sums_T) {
@@ -156,13 +174,14 @@ void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNo
   const int64_t parts = PartsOf(in.x_TGS);
   const PartMaker maker(norm, in);
   const PartsOfRows y(y_TGS);
-  ParallelRows(stream.pool(), in.x_TGS.dim(0), parts * in.x_TGS.dim(-1), [&](int64_t token) {
-    for (int64_t i = 0; i < parts; ++i) {
-      GatedPart part = maker.Make(token, i);
-      part.y = y.At(token, i);
-      kernel(part);
-    }
-  });
+  const int64_t tokens = in.x_TGS.dim(0);
+  const auto make = [&](int64_t token, int64_t i) {
+    GatedPart part = maker.Make(token, i);
+    part.y = y.At(token, i);
+    return part;
+  };
+  ParallelRows(stream.pool(), tokens, parts * in.x_TGS.dim(-1),
+               [&](int64_t token) { RunParts(token, tokens, parts, make, kernel); });
 }
 
 void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
@@ -181,17 +200,19 @@ void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedN
   const bool shared = in.gamma_GS.dim(0) == 1;
   const PartMaker maker(norm, in);
   const PartsOfRows dy(dy_TGS), dx(gradients.x_TGS), dz(gradients.z_TGS);
-  ParallelRowsWithSums(stream.pool(), in.x_TGS.dim(0),
+  const int64_t tokens = in.x_TGS.dim(0);
+  ParallelRowsWithSums(stream.pool(), tokens,
                        {in.gamma_GS.numel(), {gradients.gamma_GS.data<float>(), nullptr}},
-                       [&](int64_t token, float* sums) {
-                         for (int64_t i = 0; i < parts; ++i) {
+                       [&](int64_t row, float* sums) {
+                         const auto make = [&](int64_t token, int64_t i) {
                            GatedPart part = maker.Make(token, i);
                            part.dy = dy.At(token, i);
                            part.dx = dx.At(token, i);
                            part.dz = dz.At(token, i);
                            part.dgamma = sums + (shared ? 0 : i * width);
-                           kernel(part);
-                         }
+                           return part;
+                         };
+                         RunParts(row, tokens, parts, make, kernel);
                        });
 }
 

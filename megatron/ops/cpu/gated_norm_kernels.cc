@@ -13,13 +13,29 @@ struct Inputs {
   const T *x, *z, *gamma;
   float* sigmoid;  // of z
 
+  // What the next part reads and writes.
+  struct Next {
+    const T* operand[6];
+    int count = 0;
+
+    explicit Next(const GatedPart* next) {
+      if (next == nullptr) return;
+      const void* const all[] = {next->x, next->z, next->y, next->dy, next->dx, next->dz};
+      for (const void* p : all)
+        if (p != nullptr) operand[count++] = static_cast<const T*>(p);
+    }
+  };
+
   explicit Inputs(const GatedPart& part)
       : x(static_cast<const T*>(part.x)),
         z(static_cast<const T*>(part.z)),
         gamma(static_cast<const T*>(part.gamma)),
         sigmoid(part.scratch) {
+    const Next next(part.next);
     ForEachVec(part.width, [&](auto access, int64_t c) {
       access.store(sigmoid + c, Sigmoid(access.load(z + c)));
+      for (int i = 0; i < next.count; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(next.operand[i] + c), _MM_HINT_T0);
     });
   }
 

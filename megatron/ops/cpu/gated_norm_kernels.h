@@ -24,6 +24,8 @@ struct GatedPart {
   const void* dy = nullptr;
   void *dx = nullptr, *dz = nullptr;
   float* dgamma = nullptr;  // +=
+  // Where this is set, the next part's memory is fetched while this one is computed.
+  const GatedPart* next = nullptr;
 };
 
 namespace avx2 {
