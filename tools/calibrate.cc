@@ -4,7 +4,7 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
-// Then it trains small models of its own, and fits six constants to their steps.
+// Then it trains small models of its own, and fits seven constants to their steps.
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
@@ -82,7 +82,7 @@ ABSL_FLAG(std::string, disk, "",
           "which is there.");
 ABSL_FLAG(int, disk_ranks, 1, "How many ranks, or GPUs, of a machine share the disk of --disk.");
 ABSL_FLAG(bool, train, true,
-          "Whether small models are trained, to whose steps six constants are fitted.");
+          "Whether small models are trained, to whose steps seven constants are fitted.");
 
 namespace megatron {
 namespace {
@@ -217,11 +217,12 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
   MEGATRON_RETURN_IF_ERROR(WriteToStdout(CheckReport(fitted.rows)));
   *program = std::move(fitted.program);
   return absl::StrFormat(
-      "fitted to %d runs of reference models: measured_efficiency %.3f, step_seconds %.4f, "
-      "threads_efficiency %.2f, turn_cost %.3f, routing_seconds %.6f, expert_wait %.2f\n",
+      "fitted to %d runs of reference models: measured_efficiency %.3f, "
+      "gated_memory_efficiency %.3f, step_seconds %.4f, threads_efficiency %.2f, turn_cost %.3f, "
+      "routing_seconds %.6f, expert_wait %.2f\n",
       rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
-      program->step_seconds(), program->threads_efficiency(), program->turn_cost(),
-      program->routing_seconds(), program->expert_wait());
+      program->gated_memory_efficiency(), program->step_seconds(), program->threads_efficiency(),
+      program->turn_cost(), program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

@@ -10,7 +10,7 @@ fail() {
   exit 1
 }
 
-# Small models are trained, to whose steps six constants are fitted.
+# Small models are trained, to whose steps seven constants are fitted.
 "$tools/calibrate" --seconds=1 --name=mine > output 2>&1 || fail "calibrate: $(cat output)"
 grep -q '^fitted to 10 runs of reference models: measured_efficiency [0-9]' output ||
   fail "calibrate trained nothing: $(cat output)"

@@ -17,6 +17,7 @@ struct CheckedRun {
   double seconds = 0;  // of a step
   double others = 0;   // the share of the cores that other processes had
   double lost = 0;     // LostSpeed() beside it
+  double rest = 0;     // seconds of a step that its line of times counts as data, host and other
 
   bool is_disturbed() const;
 };

@@ -18,6 +18,7 @@ absl::StatusOr<double> PlannedLayout::Seconds(const Implementation& program,
   Implementation its = run.program;
   its.set_measured_efficiency(program.measured_efficiency());
   its.set_step_seconds(program.step_seconds());
+  its.set_gated_memory_efficiency(program.gated_memory_efficiency());
   its.set_threads_efficiency(program.threads_efficiency());
   its.set_turn_cost(program.turn_cost());
   its.set_routing_seconds(program.routing_seconds());

@@ -23,9 +23,14 @@ namespace {
 constexpr double kMostTurnCost = 10;
 constexpr double kMostRouting = 1;
 constexpr double kMostWait = 10;
+constexpr double kLeastEfficiency = 0.3;
+constexpr double kMostEfficiency = 1.5;
+// Of kernels between products, as a share of what was measured of them alone.
+constexpr double kLeastOfKernels = 0.5;
+constexpr double kMostOfKernels = 3;
 constexpr double kLeastOfThreads = 0.5;
 constexpr double kMostOfThreads = 1.5;
-constexpr int kValuesTried = 100;
+constexpr int kValuesTried = 240;
 
 constexpr const char* kTraining = R"(
 optimizer { lr: 1e-3 }
@@ -72,31 +77,6 @@ double SquaredErrors(const Implementation& program, const Measured& rows,
     sum += error * error;
   }
   return sum;
-}
-
-// Looks at one efficiency after the other, with the step_seconds that make the mean error 0.
-Implementation FitPlain(const Implementation& program, const Measured& rows,
-                        const PredictRow& predict) {
-  Implementation best = program;
-  double least = INFINITY;
-  for (double efficiency = 0.3; efficiency < 1.5; efficiency += 0.005) {
-    Implementation tried = program;
-    tried.set_measured_efficiency(efficiency);
-    tried.set_step_seconds(0);
-    double missing = 0, weights = 0;
-    for (const auto& [row, seconds] : rows) {
-      // Relative errors count: the seconds of a short step weigh more.
-      missing += (seconds - predict(tried, row)) / (seconds * seconds);
-      weights += 1 / (seconds * seconds);
-    }
-    tried.set_step_seconds(std::max(0.0, missing / weights));
-    const double errors = SquaredErrors(tried, rows, predict);
-    if (errors < least) {
-      least = errors;
-      best = tried;
-    }
-  }
-  return best;
 }
 
 // Returns the value of a constant, on which predictions depend linearly, with which the rows are
@@ -197,8 +177,8 @@ ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
     return ReferenceRow::kTurns;
   if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
   if (planned.run.model.experts() > 0) return ReferenceRow::kExperts;
-  return HasThreads(planned.hardware, planned.run.layout.gpus()) ? ReferenceRow::kThreads
-                                                                 : ReferenceRow::kPlain;
+  if (HasThreads(planned.hardware, planned.run.layout.gpus())) return ReferenceRow::kThreads;
+  return planned.run.model.is_gated() ? ReferenceRow::kGated : ReferenceRow::kPlain;
 }
 
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
@@ -210,12 +190,24 @@ Implementation FitToReferences(Implementation program, const std::vector<Referen
     }
     return measured;
   };
-  Measured plain = of_kind(ReferenceRow::kPlain), threads = of_kind(ReferenceRow::kThreads);
-  // Where all rows have threads, nothing tells their share from that of kernels.
+  double rest = 0;
+  for (const ReferenceRow& row : rows) rest += row.rest / double(rows.size());
+  program.set_step_seconds(rest);
+  Measured plain = of_kind(ReferenceRow::kPlain), gated = of_kind(ReferenceRow::kGated),
+           threads = of_kind(ReferenceRow::kThreads);
+  // Nothing tells the parts of the first rows that are there from each other.
+  if (plain.empty()) plain.swap(gated);
   if (plain.empty()) plain.swap(threads);
-  if (!plain.empty()) program = FitPlain(program, plain, predict);
-  program = FitBySquares(program, threads, predict, kLeastOfThreads, kMostOfThreads,
-                         &Implementation::set_threads_efficiency);
+  const auto fit_squares = [&](const Measured& its, double from, double to,
+                               void (Implementation::*set)(double)) {
+    program = FitBySquares(program, its, predict, from, to, set);
+  };
+  fit_squares(plain, kLeastEfficiency, kMostEfficiency, &Implementation::set_measured_efficiency);
+  const double alone = program.gated_memory_efficiency() > 0 ? program.gated_memory_efficiency()
+                                                             : program.memory_efficiency();
+  fit_squares(gated, kLeastOfKernels * alone, kMostOfKernels * alone,
+              &Implementation::set_gated_memory_efficiency);
+  fit_squares(threads, kLeastOfThreads, kMostOfThreads, &Implementation::set_threads_efficiency);
   const auto fit = [&](ReferenceRow::Kind kind, double most, void (Implementation::*set)(double)) {
     (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
   };
@@ -270,7 +262,9 @@ absl::StatusOr<FittedProgram> FitToReferenceRuns(const Hardware& hardware,
     const CheckedLayout& layout = ReferenceLayouts()[i];
     fitted.rows.push_back(
         {layout.model, layout.name, AtCalibratedSpeed(runs[i]), 0, Undisturbed(runs[i]) == 0});
-    rows.push_back({KindOf(planned[i]), MedianOf(fitted.rows.back().measured)});
+    std::vector<double> rests;
+    for (const CheckedRun& run : runs[i]) rests.push_back(run.rest);
+    rows.push_back({KindOf(planned[i]), MedianOf(fitted.rows.back().measured), MedianOf(rests)});
   }
   fitted.program = FitToReferences(program, rows, predict);
   for (size_t i = 0; i < planned.size(); ++i) {

@@ -1,5 +1,5 @@
-// Trains small models, and fits six constants to what their steps take beside the kernels and
-// calls that were calibrated one by one. The models are none of those that planner_check runs.
+// Trains small models, and fits constants to what their steps take beside the kernels and calls
+// that were calibrated one by one. The models are none of those that planner_check runs.
 #ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 #define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 
@@ -26,6 +26,7 @@ const std::string& ReferenceConfig(const std::string& model);
 struct ReferenceRow {
   enum Kind {
     kPlain,          // ranks of one core
+    kGated,          // these, of a model whose MLPs have gates
     kThreads,        // ranks of several cores
     kTurns,          // more ranks than cores
     kExperts,        // that all ranks have
@@ -33,15 +34,16 @@ struct ReferenceRow {
   };
   Kind kind = kPlain;
   double measured = 0;
+  double rest = 0;  // see CheckedRun
 };
 
 ReferenceRow::Kind KindOf(const PlannedLayout& planned);
 
-// Returns the program with measured_efficiency and step_seconds fitted to plain rows, or to those
-// with threads where there are no plain ones, by least squares of the logarithms' errors, and then
-// a constant to each other kind: threads_efficiency, turn_cost, routing_seconds and expert_wait.
-// threads_efficiency has the least squares, too; the others are the means of what their rows need,
-// and no less than 0.
+// Returns the program with step_seconds as the mean of the rows' rest, and with constants that have
+// the least squares of the logarithms' errors: measured_efficiency of plain rows,
+// gated_memory_efficiency of gated ones, and threads_efficiency. Where the rows before are missing,
+// measured_efficiency is that of the next. turn_cost, routing_seconds and expert_wait are the means
+// of what the rows of their kind need, and no less than 0.
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
                                const PredictRow& predict);
 

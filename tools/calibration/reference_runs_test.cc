@@ -58,7 +58,7 @@ Reference ThatTake(const Implementation& own, const Implementation& program, dou
     auto planned = PlanCheckedLayout(ReferenceConfig(layout.model), layout, own, TwoCores());
     EXPECT_TRUE(planned.ok()) << planned.status();
     const double seconds = factor * *planned->Seconds(program, reference.kernels);
-    reference.rows.push_back({KindOf(*planned), seconds});
+    reference.rows.push_back({KindOf(*planned), seconds, program.step_seconds()});
     reference.planned.push_back(*std::move(planned));
   }
   return reference;
@@ -74,6 +74,7 @@ Implementation Own() {
 TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
   Implementation program = Own();
   program.set_measured_efficiency(0.8);
+  program.set_gated_memory_efficiency(1.5 * program.memory_efficiency());
   program.set_step_seconds(0.006);
   program.set_threads_efficiency(0.95);
   program.set_turn_cost(0.15);
@@ -83,13 +84,36 @@ TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
   const Implementation found = FitToReferences(
       Own(), reference.rows, [&](const auto& its, int row) { return reference.Predict(its, row); });
   EXPECT_NEAR(found.measured_efficiency(), 0.8, 0.006);
-  EXPECT_NEAR(found.step_seconds(), 0.006, 0.001);
+  EXPECT_NEAR(found.gated_memory_efficiency() / program.gated_memory_efficiency(), 1, 0.02);
+  EXPECT_NEAR(found.step_seconds(), 0.006, 1e-9);
   EXPECT_NEAR(found.threads_efficiency(), 0.95, 0.011);
   EXPECT_NEAR(found.turn_cost(), 0.15, 0.02);
   EXPECT_NEAR(found.routing_seconds(), 0.0004, 0.00005);
   EXPECT_NEAR(found.expert_wait(), 0.3, 0.03);
   for (size_t i = 0; i < reference.rows.size(); ++i) {
     EXPECT_NEAR(reference.Predict(found, int(i)) / reference.rows[i].measured, 1, 0.01) << i;
+  }
+}
+
+// Where all ranks have several cores, nothing tells their share from that of kernels, and where all
+// models have gates, nothing tells that of kernels between products.
+TEST(ReferenceRunsTest, WhatNoRowTellsApartIsOneEfficiency) {
+  Implementation program = Own();
+  program.set_measured_efficiency(0.8);
+  for (const auto kept : {ReferenceRow::kGated, ReferenceRow::kThreads}) {
+    Reference reference = ThatTake(Own(), program, 1);
+    Reference left;
+    for (size_t i = 0; i < reference.rows.size(); ++i) {
+      if (reference.rows[i].kind != kept) continue;
+      left.rows.push_back(reference.rows[i]);
+      left.planned.push_back(std::move(reference.planned[i]));
+    }
+    ASSERT_FALSE(left.rows.empty());
+    const Implementation found = FitToReferences(
+        Own(), left.rows, [&](const auto& its, int row) { return left.Predict(its, row); });
+    EXPECT_NEAR(found.measured_efficiency(), 0.8, 0.006);
+    EXPECT_EQ(found.threads_efficiency(), Own().threads_efficiency());
+    EXPECT_EQ(found.gated_memory_efficiency(), Own().gated_memory_efficiency());
   }
 }
 
