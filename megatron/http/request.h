@@ -12,6 +12,7 @@
 #define MEGATRON_HTTP_REQUEST_H_
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,7 +35,11 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> fields;  // names in lower case
   std::string body;
   bool keep_alive = true;  // whether the client wants to send another one
+  // What the body takes of a server's budget; null where there is none.
+  std::shared_ptr<const void> body_share;
 
+  // Frees the body, and its share of the budget, before work that needs neither.
+  void FreeBody();
   // Returns the field's value; empty if there is none. The name is in lower case.
   absl::string_view Field(absl::string_view name) const;
 };
@@ -48,6 +53,7 @@ struct ParsedRequest {
   State state = State::kIncomplete;
   Request request;
   size_t bytes = 0;               // what of the input belongs to the request
+  size_t body_bytes = 0;          // the length of the body, once the head has come
   bool expects_continue = false;  // incomplete: the client waits for "100 Continue"
   int status = 0;                 // bad: the status of the answer
   std::string reason;             // bad: a sentence for the client

@@ -49,6 +49,9 @@ TEST(RequestTest, EveryBeginningIsIncomplete) {
   for (size_t size = 0; size < text.size(); ++size)
     EXPECT_EQ(Parse(absl::string_view(text).substr(0, size)).state, State::kIncomplete) << size;
   EXPECT_EQ(Parse(text).state, State::kDone);
+  // The head says how many bytes will come.
+  EXPECT_EQ(Parse(absl::string_view(text).substr(0, text.size() - 3)).body_bytes, 3u);
+  EXPECT_EQ(Parse(absl::string_view(text).substr(0, text.size() - 4)).body_bytes, 0u);
 }
 
 TEST(RequestTest, AByteThatBeginsNoMethodIsRefusedAtOnce) {

@@ -22,6 +22,7 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 constexpr absl::Duration kLinger = absl::Milliseconds(500);
+constexpr size_t kReadBytes = 4096;
 
 // Waits until there is something to read. Returns false at the deadline.
 bool WaitToRead(const Socket& socket, absl::Time deadline) {
@@ -36,7 +37,7 @@ enum class Received { kBytes, kEnd, kLate };
 
 // Appends what has come, at least a byte.
 Received Receive(const Socket& socket, absl::Time deadline, std::string* received) {
-  char buffer[4096];
+  char buffer[kReadBytes];
   for (;;) {
     const ssize_t got = recv(socket.fd(), buffer, sizeof(buffer), 0);
     if (got > 0) {
@@ -113,6 +114,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 Server::Server(const ServerOptions& options, Handler handler, Socket listener, Endpoint endpoint)
     : options_(options),
+      body_budget_(options.all_body_bytes),
       handler_(std::move(handler)),
       listener_(std::move(listener)),
       endpoint_(std::move(endpoint)),
@@ -178,6 +180,12 @@ void Server::Accept() {
 
 void Server::Open(Socket socket) {
   absl::MutexLock lock(&mutex_);
+  // A connection whose client has had its answer may not have seen its own end yet.
+  const auto may_decide = [this] {
+    mutex_.AssertHeld();
+    return stop_ || draining_ || HasPlace();
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&may_decide), kLook);
   if (draining_ || !MakePlace()) {
     Response full =
         options_.error(503, draining_ ? "the server is stopping"
@@ -191,11 +199,22 @@ void Server::Open(Socket socket) {
   connection.thread = std::thread([this, &connection] { Serve(&connection); });
 }
 
+bool Server::HasPlace() const {
+  const auto is_open = [](const Connection& connection) {
+    return !connection.closing && !connection.done;
+  };
+  const auto is_idle = [&](const Connection& connection) {
+    return is_open(connection) && connection.idle_since < absl::InfiniteFuture();
+  };
+  return std::count_if(connections_.begin(), connections_.end(), is_open) < options_.connections ||
+         std::any_of(connections_.begin(), connections_.end(), is_idle);
+}
+
 bool Server::MakePlace() {
   int open = 0;
   Connection* idle = nullptr;
   for (Connection& connection : connections_) {
-    if (connection.closing) continue;
+    if (connection.closing || connection.done) continue;
     ++open;
     if (idle == nullptr || connection.idle_since < idle->idle_since) idle = &connection;
   }
@@ -244,34 +263,59 @@ bool Server::AwaitRequest(Connection* connection, bool is_first, std::string* re
   return got == Received::kBytes && !connection->closing;
 }
 
-bool Server::ServeOne(const Socket& socket, std::string* received) {
+ParsedRequest Server::ReadRequest(const Socket& socket, std::string* received) {
   const absl::Time deadline = SteadyNow() + options_.request_time;
   bool continued = false;
-  ParsedRequest parsed = ParseRequest(*received, options_.limits);
-  while (parsed.state == ParsedRequest::State::kIncomplete) {
+  ByteBudget::Share share;
+  const auto bad = [](int status, std::string reason) {
+    ParsedRequest parsed;
+    parsed.state = ParsedRequest::State::kBad;
+    parsed.status = status;
+    parsed.reason = std::move(reason);
+    return parsed;
+  };
+  for (;;) {
+    ParsedRequest parsed = ParseRequest(*received, options_.limits);
+    if (parsed.state == ParsedRequest::State::kBad) return parsed;
+    const bool is_done = parsed.state == ParsedRequest::State::kDone;
+    if (parsed.body_bytes > 0 && share == nullptr) {
+      share = body_budget_.Take(2 * parsed.body_bytes);
+      if (share == nullptr)
+        return bad(503, "the server holds as many bytes of requests as it takes; try again later");
+      // A string that grows by itself takes up to twice its bytes.
+      received->reserve(options_.limits.head_bytes + parsed.body_bytes + kReadBytes);
+    }
+    if (is_done) {
+      parsed.request.body_share = std::move(share);
+      // An assignment would keep the room of the body.
+      std::string(*received, parsed.bytes).swap(*received);
+      return parsed;
+    }
     if (parsed.expects_continue && !std::exchange(continued, true)) {
       const absl::Time sent_by = SteadyNow() + options_.send_time;
-      if (!SendAll(socket, "HTTP/1.1 100 Continue\r\n\r\n", sent_by).ok()) return false;
+      if (!SendAll(socket, "HTTP/1.1 100 Continue\r\n\r\n", sent_by).ok()) return parsed;
     }
     const Received got = Receive(socket, deadline, received);
-    if (got == Received::kEnd) return false;
+    if (got == Received::kEnd) return parsed;
     if (got == Received::kLate) {
-      parsed.state = ParsedRequest::State::kBad;
-      parsed.status = 408;
-      parsed.reason =
-          absl::StrCat("the request took longer than ",
-                       absl::ToDoubleSeconds(options_.request_time), " seconds to arrive");
-      break;
+      const double seconds = absl::ToDoubleSeconds(options_.request_time);
+      return bad(408, absl::StrCat("the request took longer than ", seconds,
+                                   seconds == 1 ? " second" : " seconds", " to arrive"));
     }
-    parsed = ParseRequest(*received, options_.limits);
   }
+}
+
+bool Server::ServeOne(const Socket& socket, std::string* received) {
+  ParsedRequest parsed = ReadRequest(socket, received);
+  if (parsed.state == ParsedRequest::State::kIncomplete) return false;
   const bool bad = parsed.state == ParsedRequest::State::kBad;
   const bool to_head = parsed.request.method == "HEAD";
   const bool in_chunks = !parsed.request.is_http_1_0;
   ConnectedClient client(socket, options_.send_time, in_chunks);
-  const Response response =
+  Response response =
       bad ? options_.error(parsed.status, parsed.reason) : Answer(parsed.request, client);
-  received->erase(0, parsed.bytes);
+  if (bad && parsed.status == 503) response.fields = {{"Retry-After", "1"}};
+  parsed.request.FreeBody();
   const bool keep_alive =
       !bad && parsed.request.keep_alive && (!response.stream || in_chunks) && !draining();
   if (!response.stream)
@@ -282,7 +326,7 @@ bool Server::ServeOne(const Socket& socket, std::string* received) {
   return client.SendBytes(in_chunks ? kLastChunk : "") && keep_alive;
 }
 
-Response Server::Answer(const Request& request, const Client& client) const {
+Response Server::Answer(Request& request, const Client& client) const {
   const absl::string_view host = request.Field("host");
   if (IsLoopback(options_.listen.host) && !host.empty() && !NamesLoopback(host))
     return options_.error(400, "the field Host does not name this machine");

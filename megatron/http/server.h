@@ -29,6 +29,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "megatron/comm/socket/socket.h"
+#include "megatron/http/byte_budget.h"
 #include "megatron/http/request.h"
 #include "megatron/http/response.h"
 
@@ -38,6 +39,10 @@ struct ServerOptions {
   Endpoint listen = {"127.0.0.1", 0};  // port 0: any free one
   RequestLimits limits;
   int connections = 16;
+  // The most bytes of bodies of all connections, each counted twice: it is copied once. A request
+  // for which fewer are left when its head has come is told 503, and its connection is closed. A
+  // handler gives them back with Request::FreeBody.
+  size_t all_body_bytes = size_t{1} << 30;
   // From a request's first byte to its last; also from the beginning of a connection to the first
   // byte of its first request.
   absl::Duration request_time = absl::Seconds(10);
@@ -48,7 +53,7 @@ struct ServerOptions {
   std::function<Response(int status, absl::string_view sentence)> error = ErrorResponse;
 };
 
-using Handler = std::function<Response(const Request&, const Client&)>;
+using Handler = std::function<Response(Request&, const Client&)>;
 
 class Server {
  public:
@@ -84,6 +89,8 @@ class Server {
   bool draining();
   // Closes a connection that waits for a request, and leaves its thread to end by itself.
   void CloseWaiting(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns whether there is a place for one more connection, or can be made.
+  bool HasPlace() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Returns whether there is a place for one more connection, and makes it if it can.
   bool MakePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve(Connection* connection);
@@ -92,9 +99,13 @@ class Server {
   // Reads the next request into `received`, of which something is there, and answers it. Returns
   // false when the connection ends.
   bool ServeOne(const Socket& socket, std::string* received);
-  Response Answer(const Request& request, const Client& client) const;
+  // Reads the rest of a request, of which something is there. Returns kIncomplete when the
+  // connection has ended.
+  ParsedRequest ReadRequest(const Socket& socket, std::string* received);
+  Response Answer(Request& request, const Client& client) const;
 
   const ServerOptions options_;
+  ByteBudget body_budget_;
   const Handler handler_;
   const Socket listener_;
   const Endpoint endpoint_;

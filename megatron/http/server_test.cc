@@ -42,12 +42,16 @@ class ServerTest : public ::testing::Test {
   }
 
   void Start() {
-    auto server = Server::Start(options_, [this](const Request& request, const Client& client) {
+    auto server = Server::Start(options_, [this](Request& request, const Client& client) {
       ++calls_;
       Response response;
       if (request.path == "/wait") {
         while (!client.Gone()) absl::SleepFor(absl::Milliseconds(5));
         ++gone_;
+      }
+      if (request.path == "/free") {
+        request.FreeBody();
+        go_on_.WaitForNotification();
       }
       if (request.path == "/slow") go_on_.WaitForNotification();
       if (request.path == "/stream") {
@@ -237,6 +241,46 @@ TEST_F(ServerTest, OneConnectionTooManyIsToldSo) {
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(ServerTest, ThePlaceOfAConnectionThatHasEndedIsFreeAtOnce) {
+  options_.connections = 2;
+  options_.request_time = absl::Seconds(600);
+  Start();
+  const Socket busy = Connect();
+  Send(busy, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(Becomes(calls_, 1));
+  for (int i = 0; i < 50; ++i) EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK")) << i;
+}
+
+TEST_F(ServerTest, BodiesOfAllConnectionsHaveABudget) {
+  options_.request_time = absl::Seconds(600);
+  options_.all_body_bytes = 2 * 64;
+  Start();
+  const auto post = [](const char* path, int bytes) {
+    return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", bytes,
+                        "\r\nConnection: close\r\n");
+  };
+  const std::string body(64, 'x');
+  const Socket first = Connect();
+  Send(first, absl::StrCat(post("/free", 64), "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(ReadUntil(first, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  const std::string refused = Ask(absl::StrCat(post("/", 1), "\r\nx"));
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(calls_, 0);
+  // What has no body needs nothing of it.
+  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
+  // The handler gives its own back before it answers.
+  Send(first, body);
+  ASSERT_TRUE(Becomes(calls_, 2));
+  std::string answer;
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+  while (!absl::StrContains(answer, "200 OK") && SteadyNow() < deadline)
+    answer = Ask(absl::StrCat(post("/", 64), "\r\n", body));
+  EXPECT_THAT(answer, HasSubstr(absl::StrCat("POST / ", body, "|")));
+  go_on_.Notify();
+  EXPECT_THAT(ReadAll(first), HasSubstr("POST /free |"));
 }
 
 TEST_F(ServerTest, AnIdleConnectionMakesPlaceForANewOne) {
