@@ -1,6 +1,8 @@
 // Serves a trained GPT over HTTP as OpenAI's API has it (docs/serving.md):
 //   serve --checkpoint=run
 
+#include <malloc.h>
+
 #include <iostream>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/private_file.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/generate/text_engine.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/serve/api_server.h"
 #include "megatron/train/failure/exit_code.h"
@@ -125,6 +128,13 @@ absl::StatusOr<TextEngineOptions> EngineOptions(const std::string& directory) {
   return options;
 }
 
+// Has the allocator give back what large bodies of requests take, where each thread's arena would
+// keep it.
+void KeepLittleMemory() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+}
+
 absl::Status Serve(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
   const std::string directory = absl::GetFlag(FLAGS_checkpoint);
@@ -132,7 +142,11 @@ absl::Status Serve(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError("--checkpoint must name the directory of a model");
   MEGATRON_ASSIGN_OR_RETURN(const serve::ApiServerOptions options, ServerOptions());
   MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
-  MEGATRON_ASSIGN_OR_RETURN(const TextEngineOptions engine, EngineOptions(directory));
+  MEGATRON_ASSIGN_OR_RETURN(TextEngineOptions engine, EngineOptions(directory));
+  engine.bytes_of_requests = [&options](const EngineLimits& limits) {
+    return serve::ApiServer::PlannedBytes(options, limits);
+  };
+  KeepLittleMemory();
   StopSignal stop("the model was being loaded");
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<ServedModel> model,
                             AsArgument(OpenTextEngine(PosixFileSystem(), engine)));

@@ -65,17 +65,21 @@ CachedModelLimits BatchedTextEngine::ModelLimits(const BatchedTextEngineOptions&
   return {options.max_batch, options.max_context, options.max_step_tokens, options.max_step_logits};
 }
 
+EngineLimits BatchedTextEngine::Limits(const BatchedTextEngineOptions& options) {
+  return {options.vocab_size, options.max_context, options.max_batch, options.max_queue,
+          options.max_top_logprobs};
+}
+
 BatchedTextEngine::BatchedTextEngine(const BatchedTextEngineOptions& options, CachedModel* model,
                                      const ProcessGroup& ranks)
-    : options_(options), model_(model), ranks_(ranks), running_(options.max_batch) {
+    : options_(options),
+      limits_(Limits(options)),
+      model_(model),
+      ranks_(ranks),
+      running_(options.max_batch) {
   CHECK_GE(options.max_step_tokens, options.max_batch);
   CHECK_GE(options.max_step_logits, options.max_batch);
   CHECK_EQ(ranks.rank(), 0);
-  limits_.vocab_size = options.vocab_size;
-  limits_.max_context = options.max_context;
-  limits_.max_batch = options.max_batch;
-  limits_.max_queue = options.max_queue;
-  limits_.max_top_logprobs = options.max_top_logprobs;
 }
 
 BatchedTextEngine::~BatchedTextEngine() { EndAll(absl::UnavailableError("the engine has ended")); }

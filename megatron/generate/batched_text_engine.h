@@ -50,6 +50,8 @@ struct BatchedTextEngineOptions {
 class BatchedTextEngine : public TextEngine {
  public:
   static CachedModelLimits ModelLimits(const BatchedTextEngineOptions& options);
+  // Returns what limits() will be.
+  static EngineLimits Limits(const BatchedTextEngineOptions& options);
 
   // `ranks` are all that hold the model, and this is its rank 0. The model has the limits above and
   // outlives this.

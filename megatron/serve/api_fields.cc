@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/json/json_reader.h"
@@ -12,10 +13,17 @@ namespace megatron::serve {
 
 using Json = nlohmann::json;
 
-absl::StatusOr<Json> ParseBody(absl::string_view body) {
+absl::StatusOr<Json> ParseBody(absl::string_view body, size_t max_bytes) {
   // The parser takes a zero byte for the end of the text.
   if (body.find('\0') != body.npos) return RequestError("", "the body has a zero byte in it");
-  absl::StatusOr<Json> json = ParseJson(body);
+  absl::StatusOr<Json> json = ParseJson(body, max_bytes);
+  if (absl::IsResourceExhausted(json.status())) {
+    return RequestError(
+        "", absl::StrCat("the values of the body take more than the ",
+                         FormatBytes(static_cast<int64_t>(max_bytes)),
+                         " of memory that are for them (each number takes ", kJsonValueBytes,
+                         " bytes); ask for fewer prompts or tokens at once"));
+  }
   if (!json.ok()) {
     return RequestError(
         "", absl::StrCat("the body is not the JSON of a request: ", json.status().message()));

@@ -3,8 +3,10 @@
 #ifndef MEGATRON_SERVE_API_FIELDS_H_
 #define MEGATRON_SERVE_API_FIELDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,8 +19,10 @@
 namespace megatron::serve {
 
 // Parses a body. kInvalidArgument for what is no JSON object, for a key that stands twice, and for
-// more than 32 levels.
-absl::StatusOr<nlohmann::json> ParseBody(absl::string_view body);
+// more than 32 levels; also for one whose values would take more than `max_bytes` of memory
+// (ParseJson).
+absl::StatusOr<nlohmann::json> ParseBody(absl::string_view body,
+                                         size_t max_bytes = std::numeric_limits<size_t>::max());
 
 // Errors are kInvalidArgument and name the field. An absent field and null are the same.
 class ApiFields {

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/json/json_reader.h"
 #include "megatron/data/tokenizer/unicode.h"
 #include "megatron/serve/api_error.h"
 #include "megatron/serve/api_fields.h"
@@ -22,6 +23,23 @@ constexpr size_t kMostStops = 16, kMostStopBytes = 256;
 constexpr double kMostTemperature = 100;
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's, for completions
 constexpr char kTooLong[] = "context_length_exceeded";
+
+// What a byte of a text takes while it is made tokens: the links and the queue of byte-pair encoding
+// where all of it is one word.
+constexpr size_t kEncodingBytes = 80;
+// What a byte of a body takes as a text of JSON, which grows while it is parsed, and as tokens of 4
+// bytes in a list that grows.
+constexpr size_t kBodyByteBytes = 16;
+// What a text takes beside its tokens, and a token in the request, in the engine and in the answer.
+constexpr size_t kChoiceBytes = 1024, kHeldTokenBytes = 32;
+constexpr size_t kLeastValueBytes = 1 << 20, kLeastTextBytes = 256 << 10, kTextBytesOfToken = 32;
+
+absl::Status CheckTextBytes(size_t bytes, absl::string_view field, const ApiContext& context) {
+  if (bytes <= context.max_text_bytes) return absl::OkStatus();
+  return RequestError(field,
+                      absl::StrCat("a text of ", field, " has ", bytes, " bytes, and at most ",
+                                   context.max_text_bytes, " are taken"));
+}
 
 absl::Status CheckModel(ApiFields* fields, const ApiContext& context) {
   MEGATRON_ASSIGN_OR_RETURN(const auto model, fields->String("model"));
@@ -53,6 +71,7 @@ struct TextForm {
 absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text, const TextForm& form,
                                                 absl::string_view field,
                                                 const ApiContext& context) {
+  MEGATRON_RETURN_IF_ERROR(CheckTextBytes(text.size(), field, context));
   const SpecialTokens& special = context.tokenizer->special();
   std::vector<int32_t> ids;
   if (form.add_special_tokens) ids = special.before;
@@ -79,7 +98,7 @@ absl::Status AddPrompt(const Json& prompt, const TextForm& form, const ApiContex
     MEGATRON_ASSIGN_OR_RETURN(read.tokens, EncodeText(read.text, form, "prompt", context));
   } else {
     MEGATRON_ASSIGN_OR_RETURN(read.tokens, ReadIds(prompt, "prompt", context));
-    read.text = ReplaceInvalidUtf8(context.tokenizer->Decode(read.tokens));
+    read.from_tokens = !read.tokens.empty();
   }
   if (read.tokens.empty()) {
     // A text that begins follows the end of another one.
@@ -140,11 +159,14 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
           *cut_to < 0 ? std::max<int64_t>(most - std::max<int64_t>(room, 1), 1) : *cut_to;
       prompt.cut = std::max<int64_t>(static_cast<int64_t>(prompt.tokens.size()) - kept, 0);
       prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + prompt.cut);
-      if (prompt.cut > 0)
-        prompt.text = ReplaceInvalidUtf8(context.tokenizer->Decode(prompt.tokens));
+      prompt.tokens.shrink_to_fit();
     }
     const int64_t size = static_cast<int64_t>(prompt.tokens.size());
-    if (size + asked <= most) continue;
+    if (size + asked <= most) {
+      if (prompt.cut > 0 || prompt.from_tokens)
+        prompt.text = ReplaceInvalidUtf8(context.tokenizer->Decode(prompt.tokens));
+      continue;
+    }
     const std::string field = call->is_chat ? "messages" : "prompt";
     std::string advice = "Ask for fewer";
     if (asked < most) {
@@ -298,6 +320,9 @@ absl::StatusOr<std::vector<int32_t>> ConversationTokens(ApiFields* fields,
         "messages", "this server knows no form of conversations; start it with --chat_template");
   }
   MEGATRON_ASSIGN_OR_RETURN(const auto messages, ReadMessages(fields->Find("messages")));
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.content.size();
+  MEGATRON_RETURN_IF_ERROR(CheckTextBytes(bytes, "messages", context));
   absl::StatusOr<std::vector<int32_t>> tokens = context.chat->Prompt(messages);
   if (!tokens.ok()) return RequestError("messages", tokens.status().message());
   return tokens;
@@ -314,6 +339,37 @@ int64_t TextCall::prompt_tokens() const {
   int64_t count = 0;
   for (const CallPrompt& prompt : prompts) count += static_cast<int64_t>(prompt.tokens.size());
   return count;
+}
+
+size_t TextCall::HeldBytes(const EngineLimits& limits) const {
+  size_t bytes = 0;
+  for (const CallPrompt& prompt : prompts) {
+    const int64_t size = static_cast<int64_t>(prompt.tokens.size());
+    const int64_t written = std::min(max_tokens, std::max<int64_t>(limits.max_context - size, 0));
+    bytes += static_cast<size_t>(n) * (kChoiceBytes + kHeldTokenBytes * (size + written)) +
+             prompt.text.size();
+  }
+  return bytes;
+}
+
+size_t ReadingLimits::MostValueBytes() const {
+  // A value takes two bytes of a body, with its comma.
+  const size_t places = static_cast<size_t>(max_choices) * (engine.max_context + 1);
+  return kLeastValueBytes + kJsonValueBytes * std::min(places, body_bytes / 2);
+}
+
+size_t ReadingLimits::MostTextBytes() const {
+  return std::max<size_t>(kLeastTextBytes, kTextBytesOfToken * engine.max_context);
+}
+
+size_t ReadingLimits::MostReadingBytes() const {
+  return MostValueBytes() + kBodyByteBytes * body_bytes +
+         kEncodingBytes * std::min(MostTextBytes(), body_bytes);
+}
+
+size_t ReadingLimits::AllHeldBytes() const {
+  const size_t texts = std::max(max_choices, engine.max_batch + engine.max_queue);
+  return texts * (kChoiceBytes + kHeldTokenBytes * engine.max_context);
 }
 
 TextRequest TextCall::Request(int64_t choice) const {

@@ -240,6 +240,65 @@ TEST_F(ApiRequestTest, ABodyThatIsNoObjectIsRefused) {
   ExpectRefused(std::string("{\"prompt\": \"a\"}\0", 16), "", "zero byte");
 }
 
+std::string Repeated(absl::string_view value, size_t count) {
+  std::string list = std::string(value);
+  for (size_t i = 1; i < count; ++i) absl::StrAppend(&list, ",", value);
+  return list;
+}
+
+TEST_F(ApiRequestTest, ABodyWhoseValuesTakeTooMuchMemoryIsRefusedBeforeTheyDo) {
+  const ReadingLimits limits = {{257, 512, 16, 256, 20}, 128, 2 << 20};
+  EXPECT_EQ(limits.MostValueBytes(), (1u << 20) + 80 * 128 * 513);
+  const auto parse = [&](const std::string& body) {
+    return ParseBody(body, limits.MostValueBytes()).status();
+  };
+  // The longest prompts that there can be are taken, and bodies of OpenAI's bookkeeping.
+  EXPECT_THAT(
+      parse(absl::StrCat("{\"prompt\": [",
+                         Repeated(absl::StrCat("[", Repeated("49999", 512), "]"), 128), "]}")),
+      IsOk());
+  EXPECT_THAT(parse(absl::StrCat("{\"metadata\": {\"a\": [", Repeated("{}", 1000), "]}}")), IsOk());
+  for (const char* value : {"7", "[]", "{}", "\"\"", "null", "{\"a\":{}}"}) {
+    const absl::Status status =
+        parse(absl::StrCat("{\"metadata\": [", Repeated(value, 200000), "]}"));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("6.01 MiB of memory")))
+        << value;
+  }
+}
+
+TEST_F(ApiRequestTest, WhatABodyCanHoldBoundsItsValues) {
+  // 128 contexts are more than two megabytes have numbers.
+  const ReadingLimits limits = {{257, 131072, 16, 256, 20}, 128, 2 << 20};
+  EXPECT_EQ(limits.MostValueBytes(), (1u << 20) + (80u << 20));
+  EXPECT_EQ(limits.MostTextBytes(), 4u << 20);
+  EXPECT_EQ(limits.MostReadingBytes(), (81u << 20) + (32u << 20) + (160u << 20));
+}
+
+TEST_F(ApiRequestTest, ATextThatIsTooLongIsRefusedWithTheNumbers) {
+  context_.max_text_bytes = 40;
+  const std::string fits(40, 'x');
+  const auto body = [](const std::string& text) {
+    return absl::StrCat(R"({"prompt": ")", text, R"(", "truncate_prompt_tokens": 5})");
+  };
+  EXPECT_THAT(Completion(body(fits)), IsOk());
+  ExpectRefused(body(fits + "x"), "prompt", "a text of prompt has 41 bytes, and at most 40");
+  EXPECT_THAT(ReadTokenize(*ParseBody(absl::StrCat(R"({"prompt": ")", fits, "x\"}")), context_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 40")));
+  EXPECT_THAT(Chat(absl::StrCat(R"({"messages": [{"role": "user", "content": ")", fits,
+                                R"(x"}], "truncate_prompt_tokens": 5})")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a text of messages")));
+}
+
+TEST_F(ApiRequestTest, ARequestHoldsTheTokensOfAllItsTexts) {
+  const auto call = Completion(R"({"prompt": [97, 98], "n": 2, "max_tokens": 5})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->HeldBytes(context_.limits), 2 * (1024u + 32 * 7) + 2);
+  // No text is longer than the context.
+  const ReadingLimits limits = {context_.limits, context_.max_choices, 1000};
+  EXPECT_EQ(limits.AllHeldBytes(), 12 * (1024u + 32 * 32));
+}
+
 TEST_F(ApiRequestTest, AnotherModelIsNotFound) {
   EXPECT_THAT(Completion(R"({"prompt": "a", "model": "gpt-4"})"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is 'stories'")));

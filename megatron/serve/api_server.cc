@@ -1,5 +1,8 @@
 #include "megatron/serve/api_server.h"
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +35,9 @@ constexpr absl::string_view kModels = "/v1/models";
 // What the metrics have for all paths that lead nowhere, and for what is no request.
 constexpr char kOtherPath[] = "other";
 constexpr char kStopping[] = "the server is stopping";
+constexpr char kFull[] = "the server has as many requests as it takes; try again later";
+// What larger bodies leave is given back to the system at once.
+constexpr size_t kLargeBody = 64 << 10;
 
 http::Response JsonResponse(const Json& json) {
   http::Response response;
@@ -62,6 +68,23 @@ uint64_t RandomWord() {
   return word;
 }
 
+// Returns what `read` returns for the JSON of the body, and frees both. Memory would not last for
+// many bodies at once.
+template <typename Read>
+auto ReadBody(absl::Mutex* mutex, const ReadingLimits& limits, http::Request* request,
+              const Read& read) -> decltype(read(nlohmann::json())) {
+  const bool is_large = request->body.size() >= kLargeBody;
+  const absl::MutexLock lock(mutex);
+  auto value = [&]() -> decltype(read(nlohmann::json())) {
+    MEGATRON_ASSIGN_OR_RETURN(const nlohmann::json body,
+                              ParseBody(request->body, limits.MostValueBytes()));
+    return read(body);
+  }();
+  request->FreeBody();
+  if (is_large) malloc_trim(0);
+  return value;
+}
+
 Json Spelling(const Tokenizer& tokenizer, int32_t token) {
   return token < 0 ? Json(nullptr) : Json(tokenizer.Piece(token));
 }
@@ -72,7 +95,7 @@ struct ApiServer::Route {
   const char* method;
   const char* path;
   bool is_open;  // needs no key
-  http::Response (ApiServer::*answer)(const http::Request&, const http::Client&);
+  http::Response (ApiServer::*answer)(http::Request&, const http::Client&);
 };
 
 const std::vector<ApiServer::Route>& ApiServer::Routes() {
@@ -92,13 +115,15 @@ const std::vector<ApiServer::Route>& ApiServer::Routes() {
 
 // A request for texts while it is answered.
 struct ApiServer::Work {
-  Work(TextCall checked, TextEngine* engine, const Tokenizer& tokenizer, AnswerHead head,
-       absl::Duration time)
-      : call(std::move(checked)),
+  Work(TextCall checked, http::ByteBudget::Share held_bytes, TextEngine* engine,
+       const Tokenizer& tokenizer, AnswerHead head, absl::Duration time)
+      : held(std::move(held_bytes)),
+        call(std::move(checked)),
         answer(tokenizer, call, std::move(head)),
         run(engine, tokenizer, call, start, time) {}
 
   const absl::Time start = absl::Now();
+  const http::ByteBudget::Share held;
   const TextCall call;
   const ApiAnswer answer;
   TextRun run;
@@ -109,7 +134,12 @@ struct ApiServer::Work {
 
 ApiServer::ApiServer(const ApiServerOptions& options, TextEngine* engine,
                      const Tokenizer& tokenizer)
-    : options_(options), engine_(engine), tokenizer_(tokenizer), start_(absl::Now()) {}
+    : options_(options),
+      reading_({engine->limits(), options.max_choices, options.body_bytes}),
+      engine_(engine),
+      tokenizer_(tokenizer),
+      start_(absl::Now()),
+      held_(reading_.AllHeldBytes()) {}
 
 ApiServer::~ApiServer() = default;
 
@@ -121,11 +151,13 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptio
   if (!options.chat_template.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(server->chat_, ChatTemplate::Make(options.chat_template, tokenizer));
   }
-  server->context_ = {&tokenizer, server->chat_ ? &*server->chat_ : nullptr, options.model,
-                      engine->limits(), options.max_choices};
+  server->context_ = {&tokenizer,          server->chat_ ? &*server->chat_ : nullptr,
+                      options.model,       engine->limits(),
+                      options.max_choices, server->reading_.MostTextBytes()};
   http::ServerOptions http;
   http.listen = options.listen;
   http.limits.body_bytes = options.body_bytes;
+  http.all_body_bytes = options.all_body_bytes;
   http.connections = options.connections;
   http.send_time = options.send_time;
   ApiServer* const self = server.get();
@@ -135,10 +167,16 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptio
   };
   MEGATRON_ASSIGN_OR_RETURN(
       server->http_,
-      http::Server::Start(http, [self](const http::Request& request, const http::Client& client) {
+      http::Server::Start(http, [self](http::Request& request, const http::Client& client) {
         return self->Answer(request, client);
       }));
   return server;
+}
+
+int64_t ApiServer::PlannedBytes(const ApiServerOptions& options, const EngineLimits& engine) {
+  const ReadingLimits reading = {engine, options.max_choices, options.body_bytes};
+  return static_cast<int64_t>(options.all_body_bytes + reading.MostReadingBytes() +
+                              reading.AllHeldBytes());
 }
 
 void ApiServer::Stop(absl::Duration grace) {
@@ -189,7 +227,7 @@ absl::Status ApiServer::CheckCaller(const Route& route, const http::Request& req
   return known ? absl::OkStatus() : absl::UnauthenticatedError("the key is none of this server's");
 }
 
-http::Response ApiServer::Answer(const http::Request& request, const http::Client& client) {
+http::Response ApiServer::Answer(http::Request& request, const http::Client& client) {
   const bool is_model = Unescaped(request.path) == absl::StrCat(kModels, "/", options_.model);
   const Route* found = nullptr;
   for (const Route& route : Routes()) {
@@ -207,7 +245,7 @@ http::Response ApiServer::Answer(const http::Request& request, const http::Clien
   return response;
 }
 
-http::Response ApiServer::AnswerRoute(const Route& route, const http::Request& request,
+http::Response ApiServer::AnswerRoute(const Route& route, http::Request& request,
                                       const http::Client& client) {
   const absl::Status status = CheckCaller(route, request);
   if (!status.ok()) return ApiErrorResponse(status);
@@ -221,7 +259,7 @@ http::Response ApiServer::AnswerRoute(const Route& route, const http::Request& r
 
 // ------------------------------------------------------------------------------ what the server is
 
-http::Response ApiServer::Page(const http::Request&, const http::Client&) {
+http::Response ApiServer::Page(http::Request&, const http::Client&) {
   http::Response response;
   response.content_type = "text/html; charset=utf-8";
   response.fields = {
@@ -233,7 +271,7 @@ http::Response ApiServer::Page(const http::Request&, const http::Client&) {
   return response;
 }
 
-http::Response ApiServer::Health(const http::Request&, const http::Client&) {
+http::Response ApiServer::Health(http::Request&, const http::Client&) {
   std::string status = engine_->state().failed ? "the model has stopped" : "ok";
   {
     absl::MutexLock lock(&mutex_);
@@ -244,14 +282,14 @@ http::Response ApiServer::Health(const http::Request&, const http::Client&) {
   return response;
 }
 
-http::Response ApiServer::Metrics(const http::Request&, const http::Client&) {
+http::Response ApiServer::Metrics(http::Request&, const http::Client&) {
   http::Response response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = metrics_.Page(engine_->state(), engine_->limits());
   return response;
 }
 
-http::Response ApiServer::Models(const http::Request& request, const http::Client&) {
+http::Response ApiServer::Models(http::Request& request, const http::Client&) {
   Json model;
   model["id"] = options_.model;
   model["object"] = "model";
@@ -266,7 +304,7 @@ http::Response ApiServer::Models(const http::Request& request, const http::Clien
   return JsonResponse(list);
 }
 
-http::Response ApiServer::TokenizerInfo(const http::Request&, const http::Client&) {
+http::Response ApiServer::TokenizerInfo(http::Request&, const http::Client&) {
   const SpecialTokens& special = tokenizer_.special();
   Json json;
   json["tokenizer_type"] = std::string(tokenizer_.name());
@@ -279,10 +317,9 @@ http::Response ApiServer::TokenizerInfo(const http::Request&, const http::Client
   return JsonResponse(json);
 }
 
-http::Response ApiServer::Tokenize(const http::Request& request, const http::Client&) {
-  const auto body = ParseBody(request.body);
-  if (!body.ok()) return ApiErrorResponse(body.status());
-  const auto tokens = ReadTokenize(*body, context_);
+http::Response ApiServer::Tokenize(http::Request& request, const http::Client&) {
+  const auto tokens = ReadBody(&reading_mutex_, reading_, &request,
+                               [&](const auto& body) { return ReadTokenize(body, context_); });
   if (!tokens.ok()) return ApiErrorResponse(tokens.status());
   Json json;
   json["count"] = tokens->size();
@@ -291,10 +328,9 @@ http::Response ApiServer::Tokenize(const http::Request& request, const http::Cli
   return JsonResponse(json);
 }
 
-http::Response ApiServer::Detokenize(const http::Request& request, const http::Client&) {
-  const auto body = ParseBody(request.body);
-  if (!body.ok()) return ApiErrorResponse(body.status());
-  const auto tokens = ReadDetokenize(*body, context_);
+http::Response ApiServer::Detokenize(http::Request& request, const http::Client&) {
+  const auto tokens = ReadBody(&reading_mutex_, reading_, &request,
+                               [&](const auto& body) { return ReadDetokenize(body, context_); });
   if (!tokens.ok()) return ApiErrorResponse(tokens.status());
   Json json;
   json["prompt"] = tokenizer_.Decode(*tokens);
@@ -303,16 +339,17 @@ http::Response ApiServer::Detokenize(const http::Request& request, const http::C
 
 // ------------------------------------------------------------------------------ texts
 
-http::Response ApiServer::Complete(const http::Request& request, const http::Client& client) {
-  const auto body = ParseBody(request.body);
-  if (!body.ok()) return ApiErrorResponse(body.status());
-  return Write(ReadCompletion(*body, context_, RandomWord()), client);
+http::Response ApiServer::Complete(http::Request& request, const http::Client& client) {
+  return Write(
+      ReadBody(&reading_mutex_, reading_, &request,
+               [&](const auto& body) { return ReadCompletion(body, context_, RandomWord()); }),
+      client);
 }
 
-http::Response ApiServer::Chat(const http::Request& request, const http::Client& client) {
-  const auto body = ParseBody(request.body);
-  if (!body.ok()) return ApiErrorResponse(body.status());
-  return Write(ReadChat(*body, context_, RandomWord()), client);
+http::Response ApiServer::Chat(http::Request& request, const http::Client& client) {
+  return Write(ReadBody(&reading_mutex_, reading_, &request,
+                        [&](const auto& body) { return ReadChat(body, context_, RandomWord()); }),
+               client);
 }
 
 http::Response ApiServer::Write(absl::StatusOr<TextCall> call, const http::Client& client) {
@@ -321,18 +358,21 @@ http::Response ApiServer::Write(absl::StatusOr<TextCall> call, const http::Clien
   head.id = absl::BytesToHexString(RandomBytes(12));
   head.created = absl::ToUnixSeconds(absl::Now());
   head.model = options_.model;
+  // A request that alone is larger than all may be is answered alone.
+  http::ByteBudget::Share held =
+      held_.Take(std::min(call->HeldBytes(context_.limits), held_.bytes()));
+  if (held == nullptr) return ApiErrorResponse(absl::ResourceExhaustedError(kFull));
   if (!BeginTexts()) return ApiErrorResponse(absl::UnavailableError(kStopping));
-  const std::shared_ptr<Work> work(
-      new Work(*std::move(call), engine_, tokenizer_, std::move(head), options_.request_time),
-      [this](Work* ended) {
-        delete ended;
-        EndTexts();
-      });
+  const std::shared_ptr<Work> work(new Work(*std::move(call), std::move(held), engine_, tokenizer_,
+                                            std::move(head), options_.request_time),
+                                   [this](Work* ended) {
+                                     delete ended;
+                                     EndTexts();
+                                   });
   const absl::Status status = work->run.Start();
   if (!status.ok()) {
     if (!absl::IsResourceExhausted(status)) return ApiErrorResponse(status);
-    return ApiErrorResponse(absl::ResourceExhaustedError(
-        "the server has as many requests as it takes; try again later"));
+    return ApiErrorResponse(absl::ResourceExhaustedError(kFull));
   }
   if (!work->call.stream) return WriteWhole(work.get(), client);
   http::Response response;

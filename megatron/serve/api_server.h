@@ -24,6 +24,7 @@
 #include "megatron/data/chat/chat_template.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/generate/text_engine.h"
+#include "megatron/http/byte_budget.h"
 #include "megatron/http/request.h"
 #include "megatron/http/response.h"
 #include "megatron/http/server.h"
@@ -41,6 +42,7 @@ struct ApiServerOptions {
   absl::Duration request_time = absl::Minutes(10);  // from a request to the end of its answer
   absl::Duration send_time = absl::Seconds(10);     // for a client to read a piece of an answer
   size_t body_bytes = 2 << 20;
+  size_t all_body_bytes = 8 << 20;  // http::ServerOptions has what that is
   int connections = 256;
   int max_choices = 128;  // texts that a request may ask for
 };
@@ -52,6 +54,11 @@ class ApiServer {
   static absl::StatusOr<std::unique_ptr<ApiServer>> Start(const ApiServerOptions& options,
                                                           TextEngine* engine,
                                                           const Tokenizer& tokenizer);
+  // Returns the memory that a server with an engine of such limits takes at most for requests: their
+  // bodies, the one that is being read, and the tokens of those that are answered. Threads and the
+  // answers, with their log-probabilities, are not counted.
+  static int64_t PlannedBytes(const ApiServerOptions& options, const EngineLimits& engine);
+
   // Closes all connections, and ends what the engine does for them.
   ~ApiServer();
 
@@ -69,20 +76,20 @@ class ApiServer {
   ApiServer(const ApiServerOptions& options, TextEngine* engine, const Tokenizer& tokenizer);
   static const std::vector<Route>& Routes();
 
-  http::Response Answer(const http::Request& request, const http::Client& client);
-  http::Response AnswerRoute(const Route& route, const http::Request& request,
+  http::Response Answer(http::Request& request, const http::Client& client);
+  http::Response AnswerRoute(const Route& route, http::Request& request,
                              const http::Client& client);
   absl::Status CheckCaller(const Route& route, const http::Request& request) const;
 
-  http::Response Page(const http::Request&, const http::Client&);
-  http::Response Health(const http::Request&, const http::Client&);
-  http::Response Metrics(const http::Request&, const http::Client&);
-  http::Response Models(const http::Request&, const http::Client&);
-  http::Response TokenizerInfo(const http::Request&, const http::Client&);
-  http::Response Tokenize(const http::Request&, const http::Client&);
-  http::Response Detokenize(const http::Request&, const http::Client&);
-  http::Response Complete(const http::Request&, const http::Client&);
-  http::Response Chat(const http::Request&, const http::Client&);
+  http::Response Page(http::Request&, const http::Client&);
+  http::Response Health(http::Request&, const http::Client&);
+  http::Response Metrics(http::Request&, const http::Client&);
+  http::Response Models(http::Request&, const http::Client&);
+  http::Response TokenizerInfo(http::Request&, const http::Client&);
+  http::Response Tokenize(http::Request&, const http::Client&);
+  http::Response Detokenize(http::Request&, const http::Client&);
+  http::Response Complete(http::Request&, const http::Client&);
+  http::Response Chat(http::Request&, const http::Client&);
 
   // Counts a request for texts, unless the server stops.
   bool BeginTexts();
@@ -94,6 +101,7 @@ class ApiServer {
   absl::StatusOr<bool> GoesOn(Work* work);
 
   const ApiServerOptions options_;
+  const ReadingLimits reading_;
   TextEngine* const engine_;
   const Tokenizer& tokenizer_;
   const absl::Time start_;
@@ -102,6 +110,8 @@ class ApiServer {
   ApiContext context_;
   ServeMetrics metrics_;
   std::atomic<bool> cut_{false};  // no text goes on
+  absl::Mutex reading_mutex_;     // one body is read at a time
+  http::ByteBudget held_;         // of the tokens of all requests for texts
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int texts_ ABSL_GUARDED_BY(mutex_) = 0;  // the requests for texts that are being answered

@@ -288,6 +288,50 @@ TEST_F(ApiServerTest, MistakesAreTold) {
   EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})", "Origin: http://localhost\r\n").status, 200);
 }
 
+TEST_F(ApiServerTest, ABodyThatTakesMoreMemoryThanIsPlannedIsRefused) {
+  Start();
+  std::string numbers = "{\"truncate_prompt_tokens\": 100, \"prompt\": [7";
+  for (int i = 0; i < 1000000; ++i) numbers += ",7";
+  HttpAnswer answer = Ask(kCompletions, numbers + "]}");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(answer.Json()["error"]["message"].get<std::string>(), HasSubstr("of memory"));
+  answer = Ask("/tokenize", absl::StrCat("{\"prompt\": \"", std::string(1 << 20, 'a'), "\"}"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(answer.Json()["error"]["message"].get<std::string>(),
+              HasSubstr("1048576 bytes, and at most 262144"));
+  EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 200);
+}
+
+TEST_F(ApiServerTest, BodiesThatAreReadAtOnceHaveABudget) {
+  options_.all_body_bytes = 200;
+  Start();
+  const std::string longer = absl::StrCat("{\"prompt\": \"", std::string(100, 'a'), "\"}");
+  const HttpAnswer answer = Ask(kCompletions, longer);
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(answer.Json()["error"]["type"], "server_error");
+  EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 200);
+}
+
+TEST_F(ApiServerTest, TheTokensOfAllRequestsHaveABudget) {
+  queue_ = 1000;
+  options_.max_choices = 100;
+  delay_ = 20;
+  Start();
+  // The engine works on one text and has 1000 waiting: no more may be asked for at once.
+  const std::string slow =
+      R"({"prompt": "a", "n": 100, "max_tokens": 511, "ignore_eos": true, "stream": true})";
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server_->endpoint()));
+    clients.back()->Send(kCompletions, slow);
+    EXPECT_THAT(clients.back()->ReadUntil("\r\n\r\n"), HasSubstr(" 200 "));
+  }
+  EXPECT_EQ(Ask(kCompletions, slow).status, 429);
+  clients.clear();
+  EXPECT_TRUE(Becomes([&] { return Idle(); }));
+}
+
 TEST_F(ApiServerTest, AKeyIsNeeded) {
   options_.api_keys = {"first key", "second key"};
   Start();

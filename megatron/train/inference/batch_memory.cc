@@ -9,7 +9,7 @@
 namespace megatron {
 
 int64_t ReservedBytes(int64_t available) {
-  // The fixed part is that of a process with a small model: stacks, and a few bodies of requests.
+  // The fixed part is that of a process with a small model: the stacks of its threads.
   // What the allocator keeps grows with what is allocated.
   constexpr int64_t kOfProcess = 16 << 20, kPart = 20;
   return kOfProcess + available / kPart;

@@ -11,7 +11,7 @@
 namespace megatron {
 
 // Returns how many of the available bytes a process should leave to what no plan of a model counts:
-// its threads, the requests' texts, and what the allocator keeps.
+// its threads, its answers, and what the allocator keeps.
 int64_t ReservedBytes(int64_t available);
 
 // Checks that `batch` requests of `context` tokens each have fewer than 2^31 places for tokens

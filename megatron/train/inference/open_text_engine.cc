@@ -233,9 +233,14 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
   MEGATRON_RETURN_IF_ERROR(CheckBatchMemory(
       options.max_batch, context, available, ReservedBytes(available.value_or(0)),
       [&](int64_t batch) {
-        return PlannedBytes(
-            saved.options, grids,
-            BatchedTextEngine::ModelLimits(EngineOptions(saved, options, static_cast<int>(batch))));
+        const BatchedTextEngineOptions engine =
+            EngineOptions(saved, options, static_cast<int>(batch));
+        const int64_t of_requests =
+            options.bytes_of_requests == nullptr
+                ? 0
+                : options.bytes_of_requests(BatchedTextEngine::Limits(engine));
+        return of_requests +
+               PlannedBytes(saved.options, grids, BatchedTextEngine::ModelLimits(engine));
       }));
   MEGATRON_RETURN_IF_ERROR(model->Start(fs, options));
   return model;

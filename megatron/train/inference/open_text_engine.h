@@ -11,6 +11,7 @@
 #define MEGATRON_TRAIN_INFERENCE_OPEN_TEXT_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -37,6 +38,9 @@ struct TextEngineOptions {
   int max_queue = 256;  // the most requests that wait
   // The most tokens of a prompt and its continuation; 0: as many as in training.
   int64_t max_context = 0;
+  // Returns what else the process takes for requests to an engine of such limits, for which memory
+  // is left; none: nothing.
+  std::function<int64_t(const EngineLimits&)> bytes_of_requests;
   // The most tokens of a step, and the most of a prompt that is scored.
   int64_t max_step_tokens = 256, max_step_logits = 64;
 };

@@ -183,6 +183,19 @@ TEST_F(OpenTextEngineTest, ABatchBeyondMemoryIsRefusedWithWhatFits) {
   options.max_batch = std::numeric_limits<int>::max();
   EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has room for")));
+  // Requests take memory, too, and their limits are those of the engine.
+  options.max_batch = 3;
+  EngineLimits limits;
+  options.bytes_of_requests = [&limits](const EngineLimits& of_engine) {
+    limits = of_engine;
+    return std::numeric_limits<int64_t>::max() / 2;
+  };
+  EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one request of")));
+  EXPECT_EQ(limits.max_context, (*model)->engine().limits().max_context);
+  EXPECT_EQ(limits.max_queue, options.max_queue);
+  options.bytes_of_requests = nullptr;
+  options.max_batch = std::numeric_limits<int>::max();
   // All places can be numbered, and no machine has the memory.
   options.max_batch /= static_cast<int>((*model)->engine().limits().max_context);
   for (const int ranks : {1, 2}) {

@@ -12,23 +12,30 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
+// What a value takes beside its place in a list, with what the allocator adds. A place takes 16
+// bytes; a list that grows has three times its places for a moment, and one that ends up to five.
+constexpr size_t kTextBytes = 48, kListBytes = 32, kObjectBytes = 64, kMemberBytes = 96;
+
 // Builds a value while it is parsed, so that an invalid text fails at its first error. nlohmann's
 // parser is not recursive: depth costs no stack.
 class Builder {
  public:
+  explicit Builder(size_t max_bytes) : left_(max_bytes) {}
+
   bool null() { return Put(nullptr); }
   bool boolean(bool value) { return Put(value); }
   bool number_integer(int64_t value) { return Put(value); }
   bool number_unsigned(uint64_t value) { return Put(value); }
   bool number_float(double value, const std::string&) { return Put(value); }
-  bool string(std::string& value) { return Put(std::move(value)); }
+  bool string(std::string& value) { return Put(std::move(value), kTextBytes); }
   bool binary(json::binary_t&) { return Fail("binary data"); }
-  bool start_object(size_t) { return Open(json::object()); }
-  bool start_array(size_t) { return Open(json::array()); }
+  bool start_object(size_t) { return Open(json::object(), kObjectBytes); }
+  bool start_array(size_t) { return Open(json::array(), kListBytes); }
   bool end_object() { return Close(); }
   bool end_array() { return Close(); }
 
   bool key(std::string& key) {
+    if (!Take(kMemberBytes)) return false;
     const auto [member, inserted] = open_.back()->get_ref<json::object_t&>().emplace(key, nullptr);
     if (!inserted) return Fail(absl::StrCat("the key '", key.substr(0, 64), "' stands twice"));
     member_ = &member->second;
@@ -40,6 +47,7 @@ class Builder {
   }
 
   const std::string& error() const { return error_; }
+  bool takes_too_much() const { return takes_too_much_; }
   json TakeValue() { return std::move(root_); }
 
  private:
@@ -52,13 +60,15 @@ class Builder {
     return &array.back();
   }
 
-  bool Put(json value) {
+  bool Put(json value, size_t bytes = 0) {
+    if (!Take(kJsonValueBytes + bytes)) return false;
     *Place() = std::move(value);
     return true;
   }
 
-  bool Open(json container) {
+  bool Open(json container, size_t bytes) {
     if (open_.size() == kMaxDepth) return Fail(absl::StrCat("more than ", kMaxDepth, " levels"));
+    if (!Take(kJsonValueBytes + bytes)) return false;
     json* const place = Place();
     *place = std::move(container);
     open_.push_back(place);
@@ -67,6 +77,13 @@ class Builder {
 
   bool Close() {
     open_.pop_back();
+    return true;
+  }
+
+  bool Take(size_t bytes) {
+    takes_too_much_ = bytes > left_;
+    if (takes_too_much_) return Fail("the values take too much memory");
+    left_ -= bytes;
     return true;
   }
 
@@ -79,6 +96,8 @@ class Builder {
   // Open arrays and objects; an array grows only while its last element is closed.
   std::vector<json*> open_;
   json* member_ = nullptr;
+  size_t left_;
+  bool takes_too_much_ = false;
   std::string error_;
 };
 
@@ -88,9 +107,10 @@ absl::Status WrongType(const std::string& key, absl::string_view wanted) {
 
 }  // namespace
 
-absl::StatusOr<json> ParseJson(absl::string_view text) {
-  Builder builder;
+absl::StatusOr<json> ParseJson(absl::string_view text, size_t max_bytes) {
+  Builder builder(max_bytes);
   if (!json::sax_parse(text.begin(), text.end(), &builder)) {
+    if (builder.takes_too_much()) return absl::ResourceExhaustedError(builder.error());
     return absl::InvalidArgumentError(builder.error());
   }
   return builder.TakeValue();

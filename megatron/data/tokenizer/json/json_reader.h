@@ -2,7 +2,9 @@
 #ifndef MEGATRON_DATA_TOKENIZER_JSON_JSON_READER_H_
 #define MEGATRON_DATA_TOKENIZER_JSON_JSON_READER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,8 +15,12 @@
 namespace megatron {
 
 // Parses JSON. kInvalidArgument, with the position, for invalid JSON; also for an object with a
-// duplicate key, and for more than 32 levels.
-absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text);
+// duplicate key, and for more than 32 levels. kResourceExhausted where the values, without the bytes
+// of their texts, would take more than `max_bytes` of memory, before they do: at least kJsonValueBytes
+// for each value, and more for texts, lists, objects and members.
+inline constexpr size_t kJsonValueBytes = 80;
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text,
+                                         size_t max_bytes = std::numeric_limits<size_t>::max());
 
 // These functions read a member of an object and check its type. `object` may be any value. An
 // absent or null member gives the default; a value of another type is kInvalidArgument, which names
