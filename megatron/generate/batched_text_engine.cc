@@ -140,8 +140,9 @@ absl::StatusOr<uint64_t> BatchedTextEngine::Submit(TextRequest request,
   work->observer = std::move(observer);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return failure_;
-  // Those that free slots will take at once do not wait.
-  const int waiting = static_cast<int>(waiting_.size()) - (limits_.max_batch - state_.running);
+  // Those that free slots will take at once do not wait. Slots of cancelled ones are as good as free.
+  const int running = state_.running - static_cast<int>(cancelled_.size());
+  const int waiting = static_cast<int>(waiting_.size()) - (limits_.max_batch - running);
   if (waiting >= limits_.max_queue) {
     return absl::ResourceExhaustedError(absl::StrCat(
         limits_.max_batch, " requests are being worked on, and ", limits_.max_queue, " wait"));
@@ -156,7 +157,17 @@ absl::StatusOr<uint64_t> BatchedTextEngine::Submit(TextRequest request,
 void BatchedTextEngine::Cancel(uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (alive_.count(id) == 0) return;
-  cancelled_.insert(id);
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [id](const auto& work) { return work->id == id; });
+  if (found == waiting_.end()) {
+    const auto is_it = [id](const auto& work) { return work->id == id; };
+    // The second call for one that waited changes nothing.
+    if (std::none_of(dropped_.begin(), dropped_.end(), is_it)) cancelled_.insert(id);
+  } else {
+    // Its place is free at once, however long the step takes that is being computed.
+    dropped_.push_back(std::move(*found));
+    waiting_.erase(found);
+  }
   wake_.notify_one();
 }
 
@@ -192,6 +203,8 @@ void BatchedTextEngine::EndAll(const absl::Status& status) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.ok()) failure_ = status;
     ended.swap(waiting_);
+    for (std::unique_ptr<Work>& work : dropped_) ended.push_back(std::move(work));
+    dropped_.clear();
   }
   for (std::unique_ptr<Work>& work : running_) {
     if (work != nullptr) ended.push_back(std::move(work));
@@ -205,6 +218,9 @@ void BatchedTextEngine::EndUnwanted() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const absl::Time now = absl::Now();
+    for (std::unique_ptr<Work>& work : dropped_)
+      ended.emplace_back(std::move(work), FinishReason::kCancelled);
+    dropped_.clear();
     // Returns whether the request is not wanted any more, which is then taken.
     const auto take = [&](std::unique_ptr<Work>& work) {
       if (work == nullptr) return false;
@@ -252,7 +268,7 @@ bool BatchedTextEngine::Admit() {
       }
       if (nothing_to_do.empty()) {
         if (!by_age_.empty()) return true;
-        const auto has_work = [this] { return stop_ || !waiting_.empty(); };
+        const auto has_work = [this] { return stop_ || !waiting_.empty() || !dropped_.empty(); };
         if (ranks_.size() == 1) {
           wake_.wait(lock, has_work);
         } else if (!wake_.wait_for(lock, absl::ToChronoNanoseconds(kHeartbeat), has_work)) {

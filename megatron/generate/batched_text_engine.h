@@ -68,6 +68,7 @@ class BatchedTextEngine : public TextEngine {
   const EngineLimits& limits() const override { return limits_; }
   absl::StatusOr<uint64_t> Submit(TextRequest request,
                                   std::shared_ptr<TextObserver> observer) override;
+  // Another request may be submitted in its place at once, whatever step is being computed.
   void Cancel(uint64_t id) override;
   EngineState state() const override;
 
@@ -134,7 +135,9 @@ class BatchedTextEngine : public TextEngine {
   absl::Status failure_;  // why nothing is accepted any more
   uint64_t next_id_ = 1;
   std::deque<std::unique_ptr<Work>> waiting_;
-  std::set<uint64_t> alive_, cancelled_;  // ids of requests that have not ended
+  std::vector<std::unique_ptr<Work>> dropped_;  // cancelled while they waited, and not ended yet
+  // Ids of requests that have not ended, and of those of them that run and are cancelled.
+  std::set<uint64_t> alive_, cancelled_;
   EngineState state_;
 
   // Used by Run() alone.

@@ -379,6 +379,57 @@ TEST(BatchedTextEngineTest, RequestsCanBeCancelledAndTheQueueIsLimited) {
   EXPECT_THAT(engine.Submit(request, std::make_shared<Collector>()), IsOk());
 }
 
+TEST(BatchedTextEngineTest, ACancelledRequestGivesItsPlaceBackAtOnce) {
+  Serving serving(SmallGpt2());
+  BatchedTextEngine& engine = serving.engine();
+  // A step goes on until all is said.
+  absl::Notification started, go_on;
+  auto first = std::make_shared<Collector>();
+  first->on_token = [&] {
+    if (!started.HasBeenNotified()) started.Notify();
+    go_on.WaitForNotification();
+  };
+  TextRequest request;
+  request.prompt = {4, 5};
+  request.max_new_tokens = 8;
+  const auto running = engine.Submit(request, first);
+  ASSERT_THAT(running, IsOk());
+  started.WaitForNotification();
+  std::vector<std::shared_ptr<Collector>> others;
+  std::vector<uint64_t> ids;
+  const auto submit = [&] {
+    others.push_back(std::make_shared<Collector>());
+    const auto id = engine.Submit(request, others.back());
+    if (id.ok()) ids.push_back(*id);
+    return id.status();
+  };
+  for (int i = 0; i < 3 + 8; ++i) ASSERT_THAT(submit(), IsOk()) << i;
+  EXPECT_THAT(submit(), StatusIs(absl::StatusCode::kResourceExhausted));
+  others.pop_back();
+  for (size_t i = 3; i < 11; ++i) {
+    engine.Cancel(ids[i]);
+    engine.Cancel(ids[i]);
+  }
+  EXPECT_EQ(engine.state().waiting, 3);
+  for (int i = 0; i < 8; ++i) EXPECT_THAT(submit(), IsOk()) << i;
+  EXPECT_THAT(submit(), StatusIs(absl::StatusCode::kResourceExhausted));
+  others.pop_back();
+  // One that runs will leave before the next step.
+  engine.Cancel(*running);
+  EXPECT_THAT(submit(), IsOk());
+  EXPECT_THAT(submit(), StatusIs(absl::StatusCode::kResourceExhausted));
+  others.pop_back();
+  go_on.Notify();
+  first->ended.WaitForNotification();
+  EXPECT_EQ(first->reason, FinishReason::kCancelled);
+  for (size_t i = 0; i < others.size(); ++i) {
+    others[i]->ended.WaitForNotification();
+    EXPECT_EQ(others[i]->reason,
+              i >= 3 && i < 11 ? FinishReason::kCancelled : FinishReason::kLength)
+        << i;
+  }
+}
+
 TEST(BatchedTextEngineTest, AStoppedEngineEndsItsRequestsAndTakesNoMore) {
   Serving serving(SmallGpt2());
   absl::Notification started;
