@@ -13,6 +13,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kField[] = "megatron/serve/field", kCode[] = "megatron/serve/code";
 
+absl::Status WithPayloads(absl::Status error, absl::string_view field, absl::string_view code) {
+  if (!field.empty()) error.SetPayload(kField, absl::Cord(field));
+  if (!code.empty()) error.SetPayload(kCode, absl::Cord(code));
+  return error;
+}
+
 Json Payload(const absl::Status& error, absl::string_view name) {
   const std::optional<absl::Cord> payload = error.GetPayload(name);
   return payload ? Json(std::string(*payload)) : Json(nullptr);
@@ -27,7 +33,8 @@ const char* TypeName(int status) {
     case 429:
       return "rate_limit_error";
     default:
-      return status < 500 ? "invalid_request_error" : "server_error";
+      // A version of HTTP that is not spoken is the client's choice.
+      return status < 500 || status == 505 ? "invalid_request_error" : "server_error";
   }
 }
 
@@ -56,10 +63,11 @@ http::Response ResponseOf(int status, const Json& error) {
 
 absl::Status RequestError(absl::string_view field, absl::string_view message,
                           absl::string_view code) {
-  absl::Status error = absl::InvalidArgumentError(message);
-  if (!field.empty()) error.SetPayload(kField, absl::Cord(field));
-  if (!code.empty()) error.SetPayload(kCode, absl::Cord(code));
-  return error;
+  return WithPayloads(absl::InvalidArgumentError(message), field, code);
+}
+
+absl::Status NoModelError(absl::string_view message) {
+  return WithPayloads(absl::NotFoundError(message), "model", "model_not_found");
 }
 
 int HttpStatus(const absl::Status& error) {

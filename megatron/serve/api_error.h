@@ -16,6 +16,9 @@ namespace megatron::serve {
 absl::Status RequestError(absl::string_view field, absl::string_view message,
                           absl::string_view code = "");
 
+// Returns kNotFound, for a model of another name.
+absl::Status NoModelError(absl::string_view message);
+
 // Returns the status of HTTP: 400 for kInvalidArgument, 401 for kUnauthenticated, 403 for
 // kPermissionDenied, 404 for kNotFound, 405 for kUnimplemented, 429 for kResourceExhausted, 504 for
 // kDeadlineExceeded, 503 for kUnavailable, 500 for others.

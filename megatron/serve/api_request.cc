@@ -44,7 +44,7 @@ absl::Status CheckTextBytes(size_t bytes, absl::string_view field, const ApiCont
 absl::Status CheckModel(ApiFields* fields, const ApiContext& context) {
   MEGATRON_ASSIGN_OR_RETURN(const auto model, fields->String("model"));
   if (!model || *model == context.model) return absl::OkStatus();
-  return absl::NotFoundError(
+  return NoModelError(
       absl::StrCat("there is no model ", Quoted(*model), "; there is ", Quoted(context.model)));
 }
 
@@ -136,8 +136,10 @@ absl::Status ReadPrompts(ApiFields* fields, const ApiContext& context, TextCall*
 }
 
 // Compares the prompts with the context of the model, and cuts them where the request says so.
-absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
-                        const ApiContext& context, TextCall* call) {
+// `tokens_field` is the one that has max_tokens.
+absl::Status FitPrompts(ApiFields* fields, absl::string_view tokens_field,
+                        std::optional<int64_t> max_tokens, const ApiContext& context,
+                        TextCall* call) {
   const int64_t most = context.limits.max_context;
   MEGATRON_ASSIGN_OR_RETURN(const auto cut_to,
                             fields->Int("truncate_prompt_tokens", -1, kMostTokens));
@@ -175,8 +177,9 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
                              : ", or let truncate_prompt_tokens cut the front of the prompt to ",
                       most - asked, " tokens");
     }
+    // Where no prompt fits beside them, it is not the prompt that is wrong.
     return RequestError(
-        field,
+        asked < most ? field : tokens_field,
         absl::StrCat("the context of this model is ", most, " tokens; ", size, " in ", field,
                      call->prompts.size() > 1 ? absl::StrCat(" ", i) : "",
                      prompt.cut > 0 ? " after truncate_prompt_tokens" : "", " and ", asked,
@@ -262,9 +265,10 @@ absl::Status ReadCommon(ApiFields* fields, const ApiContext& context, uint64_t s
   return fields->Refuse("use_beam_search", {false});
 }
 
-absl::Status Finish(ApiFields* fields, std::optional<int64_t> max_tokens, int64_t absent,
-                    const ApiContext& context, TextCall* call) {
-  MEGATRON_RETURN_IF_ERROR(FitPrompts(fields, max_tokens, context, call));
+absl::Status Finish(ApiFields* fields, absl::string_view tokens_field,
+                    std::optional<int64_t> max_tokens, int64_t absent, const ApiContext& context,
+                    TextCall* call) {
+  MEGATRON_RETURN_IF_ERROR(FitPrompts(fields, tokens_field, max_tokens, context, call));
   call->max_tokens = max_tokens.value_or(absent);
   if (call->choices() > context.max_choices) {
     return RequestError("n", absl::StrCat(call->prompts.size(), " prompts times ", call->n,
@@ -326,11 +330,6 @@ absl::StatusOr<std::vector<int32_t>> ConversationTokens(ApiFields* fields,
   absl::StatusOr<std::vector<int32_t>> tokens = context.chat->Prompt(messages);
   if (!tokens.ok()) return RequestError("messages", tokens.status().message());
   return tokens;
-}
-
-absl::Status CheckTopLogprobs(const std::string& field, int64_t asked, const ApiContext& context) {
-  if (asked <= context.limits.max_top_logprobs) return absl::OkStatus();
-  return RequestError(field, absl::StrCat(field, " is at most ", context.limits.max_top_logprobs));
 }
 
 }  // namespace
@@ -405,14 +404,15 @@ absl::StatusOr<TextCall> ReadCompletion(const Json& body, const ApiContext& cont
   MEGATRON_RETURN_IF_ERROR(ReadPrompts(&fields, context, &call));
   MEGATRON_ASSIGN_OR_RETURN(call.echo, fields.Bool("echo", false));
   // JSON's true would be taken for a number by other servers.
-  MEGATRON_ASSIGN_OR_RETURN(const auto logprobs, fields.Int("logprobs", 0, kMostTokens));
-  MEGATRON_RETURN_IF_ERROR(CheckTopLogprobs("logprobs", logprobs.value_or(0), context));
+  MEGATRON_ASSIGN_OR_RETURN(const auto logprobs,
+                            fields.Int("logprobs", 0, context.limits.max_top_logprobs));
   call.logprobs = logprobs.has_value();
   call.top_logprobs = static_cast<int>(logprobs.value_or(0));
   MEGATRON_ASSIGN_OR_RETURN(const auto max_tokens, fields.Int("max_tokens", 0, kMostTokens));
   MEGATRON_RETURN_IF_ERROR(fields.Refuse("suffix", {""}));
   MEGATRON_RETURN_IF_ERROR(fields.Refuse("best_of", {call.n}));
-  MEGATRON_RETURN_IF_ERROR(Finish(&fields, max_tokens, kDefaultMaxTokens, context, &call));
+  MEGATRON_RETURN_IF_ERROR(
+      Finish(&fields, "max_tokens", max_tokens, kDefaultMaxTokens, context, &call));
   return call;
 }
 
@@ -428,10 +428,10 @@ absl::StatusOr<TextCall> ReadChat(const Json& body, const ApiContext& context, u
   MEGATRON_RETURN_IF_ERROR(ReadCommon(&fields, context, seed, &call));
   call.stops.insert(call.stops.end(), context.chat->stops().begin(), context.chat->stops().end());
   MEGATRON_ASSIGN_OR_RETURN(call.logprobs, fields.Bool("logprobs", false));
-  MEGATRON_ASSIGN_OR_RETURN(const auto top, fields.Int("top_logprobs", 0, kMostTokens));
+  MEGATRON_ASSIGN_OR_RETURN(const auto top,
+                            fields.Int("top_logprobs", 0, context.limits.max_top_logprobs));
   if (top && !call.logprobs)
     return RequestError("top_logprobs", "top_logprobs needs \"logprobs\": true");
-  MEGATRON_RETURN_IF_ERROR(CheckTopLogprobs("top_logprobs", top.value_or(0), context));
   call.top_logprobs = static_cast<int>(top.value_or(0));
   MEGATRON_ASSIGN_OR_RETURN(const auto old_name, fields.Int("max_tokens", 0, kMostTokens));
   MEGATRON_ASSIGN_OR_RETURN(const auto new_name,
@@ -444,8 +444,8 @@ absl::StatusOr<TextCall> ReadChat(const Json& body, const ApiContext& context, u
   MEGATRON_RETURN_IF_ERROR(fields.Refuse("tool_choice", {"none"}));
   MEGATRON_RETURN_IF_ERROR(fields.Refuse("response_format", {Json{{"type", "text"}}}));
   MEGATRON_RETURN_IF_ERROR(fields.Refuse("modalities", {Json::array({"text"})}));
-  MEGATRON_RETURN_IF_ERROR(
-      Finish(&fields, new_name ? new_name : old_name, kMostTokens, context, &call));
+  MEGATRON_RETURN_IF_ERROR(Finish(&fields, new_name ? "max_completion_tokens" : "max_tokens",
+                                  new_name ? new_name : old_name, kMostTokens, context, &call));
   return call;
 }
 

@@ -215,7 +215,9 @@ TEST_F(ApiRequestTest, ValuesOutOfRangeAreRefused) {
   refuse("top_p", "1.1", "number of 0 to 1");
   refuse("n", "0", "1 to 10");
   refuse("n", "11", "1 to 10");
-  refuse("logprobs", "6", "at most 5");
+  refuse("logprobs", "6", "whole number of 0 to 5");
+  refuse("logprobs", "-1", "whole number of 0 to 5");
+  refuse("max_tokens", "32", "1 in prompt and 32 to be written are more. Ask for fewer");
   refuse("logprobs", "true", "whole number");
   refuse("echo", "1", "true or false");
   refuse("stop", "\"\"", "1 to 256 bytes");
@@ -300,8 +302,20 @@ TEST_F(ApiRequestTest, ARequestHoldsTheTokensOfAllItsTexts) {
 }
 
 TEST_F(ApiRequestTest, AnotherModelIsNotFound) {
-  EXPECT_THAT(Completion(R"({"prompt": "a", "model": "gpt-4"})"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is 'stories'")));
+  const absl::Status status = Completion(R"({"prompt": "a", "model": "gpt-4"})").status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is 'stories'")));
+  const auto error = ErrorJson(status)["error"];
+  EXPECT_EQ(error["param"], "model");
+  EXPECT_EQ(error["code"], "model_not_found");
+  EXPECT_EQ(error["type"], "invalid_request_error");
+}
+
+TEST(ApiErrorTest, AnUnknownVersionOfHttpIsTheClientsMistake) {
+  const auto type = [](int status) {
+    return nlohmann::json::parse(ApiErrorResponse(status, "no").body)["error"]["type"];
+  };
+  EXPECT_EQ(type(505), "invalid_request_error");
+  EXPECT_EQ(type(503), "server_error");
 }
 
 TEST_F(ApiRequestTest, AConversationBecomesAPrompt) {
@@ -315,6 +329,17 @@ TEST_F(ApiRequestTest, AConversationBecomesAPrompt) {
   EXPECT_EQ(tokenizer_.Decode(fits->prompts[0].tokens), "User: Hi\nAssistant:");
   EXPECT_THAT(fits->stops, ElementsAre("x", "\nUser:"));
   EXPECT_GE(fits->max_tokens, 32);  // what is left of the context
+}
+
+TEST_F(ApiRequestTest, TheFieldThatAsksForTooManyTokensIsNamed) {
+  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+    const absl::Status status =
+        Chat(absl::StrCat(R"({"messages": [{"role": "user", "content": "Hi"}], ")", field,
+                          "\": 1000}"))
+            .status();
+    EXPECT_EQ(ErrorJson(status)["error"]["param"], field);
+    EXPECT_EQ(ErrorJson(status)["error"]["code"], "context_length_exceeded");
+  }
 }
 
 TEST_F(ApiRequestTest, WrongConversationsAreRefused) {

@@ -268,7 +268,7 @@ TEST_F(ApiServerTest, MistakesAreTold) {
   HttpAnswer answer = Ask(kCompletions, R"({"prompt": "a", "max_tokens": 1000})");
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.Json()["error"]["code"], "context_length_exceeded");
-  EXPECT_EQ(answer.Json()["error"]["param"], "prompt");
+  EXPECT_EQ(answer.Json()["error"]["param"], "max_tokens");
   EXPECT_EQ(Ask(kCompletions, "nonsense").status, 400);
   EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a", "model": "gpt-4"})").status, 404);
   EXPECT_EQ(Ask("/v1/embeddings", "{}").status, 404);
@@ -416,6 +416,16 @@ TEST_F(ApiServerTest, ARequestEndsAtItsDeadline) {
               HasSubstr("longer than the 0.3 seconds that this server allows"));
   EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(Ask("/health").status, 200);
+}
+
+TEST_F(ApiServerTest, OneSecondIsTold) {
+  options_.request_time = absl::Seconds(1);
+  delay_ = 20;
+  Start();
+  const HttpAnswer answer =
+      Ask(kCompletions, R"({"prompt": "a", "max_tokens": 400, "ignore_eos": true})");
+  EXPECT_EQ(answer.status, 504);
+  EXPECT_THAT(answer.body, HasSubstr("longer than the 1 second that this server allows"));
 }
 
 // The engine's own deadline is between two of its steps.

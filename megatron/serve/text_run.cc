@@ -118,9 +118,10 @@ TextRun::~TextRun() {
 }
 
 absl::Status TextRun::Late() const {
-  return absl::DeadlineExceededError(absl::StrCat("the request took longer than the ",
-                                                  absl::ToDoubleSeconds(time_),
-                                                  " seconds that this server allows"));
+  const double seconds = absl::ToDoubleSeconds(time_);
+  return absl::DeadlineExceededError(absl::StrCat("the request took longer than the ", seconds,
+                                                  seconds == 1 ? " second" : " seconds",
+                                                  " that this server allows"));
 }
 
 absl::Status TextRun::SubmitMore() {
