@@ -111,6 +111,12 @@ absl::Status ReadHellaswag(const Json& object, Label label, Example* example) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string first, Text(object, "ctx_a"));
   MEGATRON_ASSIGN_OR_RETURN(const std::string second, Text(object, "ctx_b"));
   MEGATRON_ASSIGN_OR_RETURN(std::vector<std::string> endings, Texts(object, "endings"));
+  // Accuracies among other numbers of answers are not comparable with the published ones.
+  constexpr size_t kEndings = 4;
+  if (endings.size() != kEndings) {
+    return Wrong("endings",
+                 absl::StrCat("has ", endings.size(), " texts, and HellaSwag has ", kEndings));
+  }
   example->context = CleanHellaswag(absl::StrCat(activity, ": ", first, " ", Capitalize(second)));
   for (std::string& ending : endings) ending = CleanHellaswag(ending);
   MEGATRON_RETURN_IF_ERROR(SetAnswers(endings, example));

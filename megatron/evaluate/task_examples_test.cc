@@ -55,7 +55,7 @@ TEST(TaskExamplesTest, Hellaswag) {
   // Hugging Face's files have the label as text.
   EXPECT_EQ(
       ParseOne("hellaswag", R"({"activity_label": "", "ctx_a": "", "ctx_b": "", "label": "1",)"
-                            R"( "endings": ["[a\nb] c [d]", "x [[y] z]  w"]})")
+                            R"( "endings": ["[a\nb] c [d]", "x [[y] z]  w", "u", "v"]})")
           .answers[0],
       " [a\nb] c ");
 }
@@ -214,13 +214,23 @@ TEST(TaskExamplesTest, BadLabelsAreRefused) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("fewer than two")));
 }
 
+TEST(TaskExamplesTest, HellaswagHasFourEndings) {
+  for (const char* endings : {R"("a", "b", "c")", R"("a", "b", "c", "d", "e")"}) {
+    EXPECT_THAT(
+        Parse("hellaswag", absl::StrCat(R"({"activity_label": "a", "ctx_a": "b", "ctx_b":)",
+                                        R"( "c", "label": 0, "endings": [)", endings, "]}")),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr("and HellaSwag has 4")))
+        << endings;
+  }
+}
+
 // Also where only marks of the page are left out of it.
 TEST(TaskExamplesTest, EmptyAnswersAreRefused) {
   for (const char* ending : {"", "[step]"}) {
-    EXPECT_THAT(
-        Parse("hellaswag", absl::StrCat(R"({"activity_label": "a", "ctx_a": "b", "ctx_b":)",
-                                        R"( "c", "label": 0, "endings": ["d", ")", ending, "\"]}")),
-        StatusIs(absl::StatusCode::kDataLoss, "line 1: answer 2 is empty"))
+    EXPECT_THAT(Parse("hellaswag", absl::StrCat(R"({"activity_label": "a", "ctx_a": "b", "ctx_b":)",
+                                                R"( "c", "label": 0, "endings": ["d", ")", ending,
+                                                R"(", "e", "f"]})")),
+                StatusIs(absl::StatusCode::kDataLoss, "line 1: answer 2 is empty"))
         << ending;
   }
   EXPECT_THAT(Parse("hellaswag_llmc", R"({"ctx": "c", "endings": ["", "a"], "label": 0})"),
