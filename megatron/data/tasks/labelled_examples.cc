@@ -11,6 +11,7 @@
 #include "megatron/data/io/line_batches.h"
 #include "megatron/data/io/text_input.h"
 #include "megatron/data/text/json_text.h"
+#include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
 namespace {
@@ -71,6 +72,7 @@ absl::Status LabelledExamples::AddLine(absl::string_view header, absl::string_vi
   // Tabs alone are columns that lack their texts.
   const bool is_blank = HasHeader(task_) ? line.empty() || line == "\r" : IsBlankJsonLine(line);
   if (is_blank) return absl::OkStatus();
+  if (!IsValidUtf8(line)) return absl::DataLossError("is no text in UTF-8");
   MEGATRON_RETURN_IF_ERROR(CheckTaskColumns(task_, header, line));
   std::vector<TaskExample> examples;
   MEGATRON_RETURN_IF_ERROR(AppendTaskExamples(task_, line, &examples));
@@ -119,7 +121,11 @@ std::string LabelledExamples::Describe(int64_t seq_length, int64_t decoder_seq_l
   for (int64_t i = 0; i < size(); ++i) cut += IsCut(i, seq_length, decoder_seq_length);
   std::string text = absl::StrFormat("%d examples, %d tokens", size(), num_tokens());
   if (cut > 0) absl::StrAppend(&text, "; ", cut, " are longer than the model reads, and cut");
-  if (skipped_ > 0) absl::StrAppend(&text, "; ", skipped_, " lines have none");
+  if (skipped_ > 0) {
+    absl::StrAppend(
+        &text, "; ", FormatQuantity(skipped_, "line"), " left out, with ",
+        task_ == LabelledTask::kQqp ? "an empty question or not 6 columns" : "no question");
+  }
   return text;
 }
 

@@ -178,9 +178,12 @@ TEST_F(TaskDatasetTest, TellsWhatIsCutAndWhatHasNoExample) {
                              "1\t2\t3\ttom\tana\t1\n"
                              "a line of another kind\n");
   ASSERT_THAT(examples, IsOk());
-  EXPECT_EQ(examples->Describe(8, 0),
-            "2 examples, 8 tokens; 1 are longer than the model reads, and cut; 1 lines have none");
-  EXPECT_EQ(examples->Describe(9, 0), "2 examples, 8 tokens; 1 lines have none");
+  EXPECT_EQ(
+      examples->Describe(8, 0),
+      "2 examples, 8 tokens; 1 are longer than the model reads, and cut; 1 line left out, with "
+      "an empty question or not 6 columns");
+  EXPECT_EQ(examples->Describe(9, 0),
+            "2 examples, 8 tokens; 1 line left out, with an empty question or not 6 columns");
 }
 
 TEST_F(TaskDatasetTest, FingerprintsDependOnTextsAndLabels) {
@@ -189,6 +192,15 @@ TEST_F(TaskDatasetTest, FingerprintsDependOnTextsAndLabels) {
   EXPECT_EQ(Read(LabelledTask::kQqp, line + "1")->Fingerprint(), first);
   EXPECT_NE(Read(LabelledTask::kQqp, line + "0")->Fingerprint(), first);
   EXPECT_NE(Read(LabelledTask::kQqp, "h\n1\t2\t3\ttom ana\tana\t1")->Fingerprint(), first);
+}
+
+TEST_F(TaskDatasetTest, BytesThatAreNotUtf8AreRefused) {
+  EXPECT_THAT(Read(LabelledTask::kQqp, "header\n1\t2\t3\ta\xFF\tb\t1\n"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 2: is no text in UTF-8")));
+  EXPECT_THAT(Read(LabelledTask::kMnli,
+                   "a\tb\tc\td\te\tf\tg\th\ti\tj\tk\n"
+                   "a\tb\tc\td\te\tf\tg\th\ti\xC3\tj\tneutral\n"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 2: is no text in UTF-8")));
 }
 
 TEST_F(TaskDatasetTest, ErrorsNameTheFileAndTheLine) {

@@ -131,7 +131,11 @@ absl::Status AppendRaceExamples(absl::string_view line, std::vector<TaskExample>
       return absl::DataLossError(
           absl::StrCat("question ", i + 1, " is no text, or has not four texts as options"));
     }
-    const std::string letter = answers[i].is_string() ? answers[i].get<std::string>() : "";
+    if (!answers[i].is_string()) {
+      return absl::DataLossError(absl::StrCat("the answer to question ", i + 1,
+                                              " is no text, and not \"A\", \"B\", \"C\" or \"D\""));
+    }
+    const std::string letter = answers[i].get<std::string>();
     if (letter.size() != 1 || letter[0] < 'A' || letter[0] > 'D') {
       return absl::DataLossError(absl::StrCat("the answer to question ", i + 1, " is ",
                                               Quoted(letter), ", and not A, B, C or D"));

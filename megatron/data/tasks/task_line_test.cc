@@ -99,6 +99,10 @@ TEST(TaskLineTest, WrongLinesSayWhatIsWrong) {
             R"({"article": "a", "questions": ["q"], "options": [["a", "b", "c", "d"]],)"
             R"( "answers": ["E"]})",
             "the answer to question 1 is 'E'"},
+           {LabelledTask::kRace,
+            R"({"article": "a", "questions": ["q"], "options": [["a", "b", "c", "d"]],)"
+            R"( "answers": [1]})",
+            "the answer to question 1 is no text"},
            {LabelledTask::kTextToText, R"({"inputs": "a"})", "needs a text \"targets\""},
            {LabelledTask::kTextToText, R"({"inputs": "a", "targets": ""})", "has empty"},
            {LabelledTask::kTextToText, "a\tb", "is no JSON object"}}) {
