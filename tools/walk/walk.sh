@@ -8,6 +8,10 @@
 # It prints the share of exact answers to questions about stories that the model has not seen, before
 # and after the second training.
 set -euo pipefail
+if [[ -e walk ]]; then
+  echo "$PWD/walk is there already, from an earlier walk or another program: move or remove it" >&2
+  exit 1
+fi
 configs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [[ -z ${WALK_PROGRAMS:-} ]]; then
   ./bazelw build -c opt //megatron/train:pretrain_gpt //tools:evaluate //tools:make_stories \
