@@ -179,6 +179,12 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> DataFiles::Conversati
   for (size_t i = 0; i < files_.size(); ++i) {
     ConversationDatasetOptions dataset;
     dataset.range = SplitRange(split, shares, files_[i].conversations->size());
+    if (dataset.range.size() == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          files_[i].path, " has ", FormatQuantity(files_[i].conversations->size(), "conversation"),
+          ", too few for a \"", SplitName(split),
+          "\" part: give more conversations, or a larger share of them"));
+    }
     dataset.seq_length = options.seq_length;
     dataset.seed = options.seed;
     dataset.num_samples = num_samples[i];

@@ -341,6 +341,11 @@ TEST_F(ConversationDataTest, WhatCannotBeReadIsRefused) {
                                AllOf(HasSubstr("data.data_path: "), HasSubstr("line 1: "))));
   options_.data_path = {"/nowhere.jsonl"};
   EXPECT_THAT(Open().status().message(), HasSubstr("/nowhere.jsonl"));
+  options_.split = "99,1,0";
+  options_.data_path = {WriteChat("few.jsonl", 'x', 8)};
+  EXPECT_THAT(Open().status().message(),
+              AllOf(HasSubstr("few.jsonl has 8 conversations, too few for a \"valid\" part: give"),
+                    HasSubstr("data.split = 99,1,0")));
   options_.conversations->chat_template = "chatml";
   EXPECT_THAT(Open().status().message(),
               AllOf(HasSubstr("<|im_start|>"), HasSubstr("data.sft_tokenizer_prompt_format")));
