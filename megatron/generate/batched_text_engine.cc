@@ -140,7 +140,7 @@ absl::StatusOr<uint64_t> BatchedTextEngine::Submit(TextRequest request,
   work->observer = std::move(observer);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return failure_;
-  // Those that free slots will take at once do not wait. Slots of cancelled ones are as good as free.
+  // Those that free slots will take at once do not wait. A cancelled one's slot is as good as free.
   const int running = state_.running - static_cast<int>(cancelled_.size());
   const int waiting = static_cast<int>(waiting_.size()) - (limits_.max_batch - running);
   if (waiting >= limits_.max_queue) {

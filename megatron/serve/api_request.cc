@@ -24,8 +24,8 @@ constexpr double kMostTemperature = 100;
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's, for completions
 constexpr char kTooLong[] = "context_length_exceeded";
 
-// What a byte of a text takes while it is made tokens: the links and the queue of byte-pair encoding
-// where all of it is one word.
+// What a byte of a text takes while it is made tokens: the links and the queue of byte-pair
+// encoding where all of it is one word.
 constexpr size_t kEncodingBytes = 80;
 // What a byte of a body takes as a text of JSON, which grows while it is parsed, and as tokens of 4
 // bytes in a list that grows.

@@ -60,8 +60,8 @@ struct TextCall {
   std::vector<std::string> Warnings() const;
 };
 
-// What reading a request may take of memory, and holding it. Of these, more than MostValueBytes (for
-// ParseBody) and MostTextBytes (for a prompt that is a text, or a conversation) are refused.
+// What reading a request may take of memory, and holding it. More than MostValueBytes (ParseBody)
+// and MostTextBytes (of a prompt that is a text, or a conversation) are refused.
 struct ReadingLimits {
   EngineLimits engine;
   int max_choices = 128;

@@ -54,9 +54,9 @@ class ApiServer {
   static absl::StatusOr<std::unique_ptr<ApiServer>> Start(const ApiServerOptions& options,
                                                           TextEngine* engine,
                                                           const Tokenizer& tokenizer);
-  // Returns the memory that a server with an engine of such limits takes at most for requests: their
-  // bodies, the one that is being read, and the tokens of those that are answered. Threads and the
-  // answers, with their log-probabilities, are not counted.
+  // Returns the memory that a server with an engine of such limits takes at most for requests:
+  // their bodies, the one that is being read, and the tokens of those that are answered. Threads
+  // and the answers, with their log-probabilities, are not counted.
   static int64_t PlannedBytes(const ApiServerOptions& options, const EngineLimits& engine);
 
   // Closes all connections, and ends what the engine does for them.

@@ -15,9 +15,9 @@
 namespace megatron {
 
 // Parses JSON. kInvalidArgument, with the position, for invalid JSON; also for an object with a
-// duplicate key, and for more than 32 levels. kResourceExhausted where the values, without the bytes
-// of their texts, would take more than `max_bytes` of memory, before they do: at least kJsonValueBytes
-// for each value, and more for texts, lists, objects and members.
+// duplicate key, and for more than 32 levels. kResourceExhausted where the values, without the
+// bytes of their texts, would take more than `max_bytes` of memory, before they do: at least
+// kJsonValueBytes for each value, and more for texts, lists, objects and members.
 inline constexpr size_t kJsonValueBytes = 80;
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text,
                                          size_t max_bytes = std::numeric_limits<size_t>::max());
