@@ -132,7 +132,7 @@ absl::StatusOr<TextEngineOptions> EngineOptions(const std::string& directory) {
 // keep it.
 void KeepLittleMemory() {
   mallopt(M_ARENA_MAX, 2);
-  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
 absl::Status Serve(const std::vector<std::string>& arguments) {

@@ -318,23 +318,28 @@ http::Response ApiServer::TokenizerInfo(http::Request&, const http::Client&) {
 }
 
 http::Response ApiServer::Tokenize(http::Request& request, const http::Client&) {
-  const auto tokens = ReadBody(&reading_mutex_, reading_, &request,
-                               [&](const auto& body) { return ReadTokenize(body, context_); });
-  if (!tokens.ok()) return ApiErrorResponse(tokens.status());
-  Json json;
-  json["count"] = tokens->size();
-  json["max_model_len"] = context_.limits.max_context;
-  json["tokens"] = *tokens;
-  return JsonResponse(json);
+  const auto response = ReadBody(
+      &reading_mutex_, reading_, &request, [&](const auto& body) -> absl::StatusOr<http::Response> {
+        MEGATRON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokenize(body, context_));
+        Json json;
+        json["count"] = tokens.size();
+        json["max_model_len"] = context_.limits.max_context;
+        json["tokens"] = tokens;
+        return JsonResponse(json);
+      });
+  return response.ok() ? *response : ApiErrorResponse(response.status());
 }
 
 http::Response ApiServer::Detokenize(http::Request& request, const http::Client&) {
-  const auto tokens = ReadBody(&reading_mutex_, reading_, &request,
-                               [&](const auto& body) { return ReadDetokenize(body, context_); });
-  if (!tokens.ok()) return ApiErrorResponse(tokens.status());
-  Json json;
-  json["prompt"] = tokenizer_.Decode(*tokens);
-  return JsonResponse(json);
+  const auto response = ReadBody(&reading_mutex_, reading_, &request,
+                                 [&](const auto& body) -> absl::StatusOr<http::Response> {
+                                   MEGATRON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                                                             ReadDetokenize(body, context_));
+                                   Json json;
+                                   json["prompt"] = tokenizer_.Decode(tokens);
+                                   return JsonResponse(json);
+                                 });
+  return response.ok() ? *response : ApiErrorResponse(response.status());
 }
 
 // ------------------------------------------------------------------------------ texts
