@@ -186,6 +186,8 @@ void Server::Open(Socket socket) {
     return stop_ || draining_ || HasPlace();
   };
   mutex_.AwaitWithTimeout(absl::Condition(&may_decide), kLook);
+  // Nobody would end a connection that begins now.
+  if (stop_) return;
   if (draining_ || !MakePlace()) {
     Response full =
         options_.error(503, draining_ ? "the server is stopping"
