@@ -69,7 +69,7 @@ struct ReadingLimits {
 
   // What a body's values take: the most and longest prompts, as tokens, and 1 MiB.
   size_t MostValueBytes() const;
-  // The length of a text: 32 bytes for each token of the context, or 256 KiB.
+  // The length of a text: 32 bytes for each token of the context, and no less than 256 KiB.
   size_t MostTextBytes() const;
   // What reading one body takes at once beside the body itself.
   size_t MostReadingBytes() const;
