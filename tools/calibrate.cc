@@ -52,17 +52,17 @@
 
 namespace megatron {
 
-// The run of --refit, which differs from no run even where its name is empty.
-struct RunToFit {
+// A path that differs from none even where it is empty, as that of a variable without a value.
+struct GivenPath {
   std::string path;
   bool is_given = false;
 };
 
-bool AbslParseFlag(absl::string_view text, RunToFit* run, std::string* /*error*/) {
-  *run = {std::string(text), true};
+bool AbslParseFlag(absl::string_view text, GivenPath* given, std::string* /*error*/) {
+  *given = {std::string(text), true};
   return true;
 }
-std::string AbslUnparseFlag(const RunToFit& run) { return run.path; }
+std::string AbslUnparseFlag(const GivenPath& given) { return given.path; }
 
 }  // namespace megatron
 
@@ -70,14 +70,14 @@ ABSL_FLAG(std::string, output, "hardware.textproto",
           "Where to write the hardware and this program's efficiencies.");
 ABSL_FLAG(std::string, kernels_output, "kernels.csv", "Where to write the measured kernels.");
 ABSL_FLAG(double, seconds, 60, "Time for all kernels, from 1 to 3600; links take a few more.");
-ABSL_FLAG(megatron::RunToFit, refit, {},
+ABSL_FLAG(megatron::GivenPath, refit, {},
           "A run's checkpoint.save: measures nothing, and fits two constants of --output, which is "
           "there, to the steps of that run.");
 ABSL_FLAG(
     std::string, name, "",
     "The machine's name in both files; else its processor's. With --disk the hardware's entry "
     "in --output, where it has several.");
-ABSL_FLAG(std::string, disk, "",
+ABSL_FLAG(megatron::GivenPath, disk, {},
           "A folder: measures its disk alone, and writes the rates and the room into --output, "
           "which is there.");
 ABSL_FLAG(int, disk_ranks, 1, "How many ranks, or GPUs, of a machine share the disk of --disk.");
@@ -177,6 +177,8 @@ absl::Status CheckUnused(const std::vector<const char*>& names, const char* with
 }
 
 absl::Status Disk(const std::string& directory) {
+  if (directory.empty())
+    return absl::InvalidArgumentError("--disk is empty: it names a folder of the disk");
   MEGATRON_RETURN_IF_ERROR(
       CheckUnused({"seconds", "train", "kernels_output"}, "--disk, which measures the disk alone"));
   const int ranks = absl::GetFlag(FLAGS_disk_ranks);
@@ -229,8 +231,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
-  if (const RunToFit run = absl::GetFlag(FLAGS_refit); run.is_given) return Refit(run.path);
-  if (const std::string disk = absl::GetFlag(FLAGS_disk); !disk.empty()) return Disk(disk);
+  if (const GivenPath run = absl::GetFlag(FLAGS_refit); run.is_given) return Refit(run.path);
+  if (const GivenPath disk = absl::GetFlag(FLAGS_disk); disk.is_given) return Disk(disk.path);
   MEGATRON_RETURN_IF_ERROR(CheckUnused({"disk_ranks"}, "no --disk"));
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds >= 1 && seconds <= 3600)) {

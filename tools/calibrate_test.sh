@@ -93,6 +93,7 @@ expect_refusal() {
   grep -q -e "$pattern" output || fail "$* did not say '$pattern': $(cat output)"
   cmp -s hardware.textproto fitted.textproto || fail "$* has changed the file"
 }
+expect_refusal 'disk is empty' --disk=
 expect_refusal 'refit is empty' --refit=
 expect_refusal 'refit is empty' --refit ''
 expect_refusal 'name has no effect with --refit' --refit=run --name=other
