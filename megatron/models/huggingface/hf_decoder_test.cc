@@ -467,6 +467,7 @@ TEST(HfDecoderTest, AGpt2WithOneKeyHeadIsAGptBigCode) {
   Json config = ConfigOf(options);
   EXPECT_EQ(config["multi_query"], true);
   EXPECT_EQ(config["n_positions"], 64);
+  EXPECT_EQ(config["activation_function"], "gelu_pytorch_tanh");
   EXPECT_EQ(config.count("num_key_value_heads"), 0u);
   EXPECT_THAT(HfConfigJson(options, {}, "gpt2"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_query_groups")));

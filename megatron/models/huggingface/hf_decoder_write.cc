@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "megatron/layers/latent_scale.h"
 #include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
@@ -348,12 +349,15 @@ void WriteBranches(const HfDecoder& family, const TransformerOptions& layer, HfJ
 }
 
 // The name of what an MLP or an expert has between its linear layers.
-const char* ActivationName(HfGate gate, ops::Activation activation) {
-  switch (gate) {
+const char* ActivationName(const HfDecoder& family, ops::Activation activation) {
+  const absl::string_view usual = family.activation;
+  switch (family.gate) {
     case HfGate::kUngatedGeluErf:
       return "gelu";
     case HfGate::kUngatedEitherGelu:
-      return activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new";
+      if (activation == ops::Activation::kGeluErf) return "gelu";
+      // The names of one function differ in how transformers rounds it.
+      return usual == "gelu" ? "gelu_new" : family.activation;
     case HfGate::kSilu:
     case HfGate::kGptOss:
       return "silu";
@@ -467,7 +471,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   }
   if (family.is_latent()) WriteLatents(layer, &config);
   config[family.gemma ? "hidden_activation" : family.activation_key] =
-      ActivationName(family.gate, layer.activation);
+      ActivationName(family, layer.activation);
   WriteBiases(family, layer, &config);
   WriteBranches(family, layer, &config);
   if (family.key_heads == HfKeyHeads::kMultiQuery)
