@@ -370,7 +370,7 @@ TEST_F(OptimizerBuffersTest, BucketsThatAreMissingAreRefused) {
   add_ = add("gbuf_idx_1.dtype_(torch.float32, torch.float32).");
   ExpectRefused(Open(model, tensors, layout, layout), absl::StatusCode::kDataLoss,
                 "there are 2 of them, not the 1");
-  add_ = add("gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).");
+  add_ = add("gbuf_idx_0.dtype_(torch.float16, torch.float32).");
   ExpectRefused(Open(model, tensors, layout, layout), absl::StatusCode::kDataLoss, "of its bucket");
 }
 
