@@ -217,14 +217,16 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
   MEGATRON_ASSIGN_OR_RETURN(FittedProgram fitted,
                             FitToReferenceRuns(facts->hardware(0), *program, kernels, rounds));
   MEGATRON_RETURN_IF_ERROR(WriteToStdout(CheckReport(fitted.rows)));
+  int counted = 0;
+  for (const CheckedRow& row : fitted.rows) counted += int(row.measured.size());
   *program = std::move(fitted.program);
   return absl::StrFormat(
       "fitted to %d runs of reference models: measured_efficiency %.3f, "
       "gated_memory_efficiency %.3f, step_seconds %.4f, threads_efficiency %.2f, turn_cost %.3f, "
       "routing_seconds %.6f, expert_wait %.2f\n",
-      rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
-      program->gated_memory_efficiency(), program->step_seconds(), program->threads_efficiency(),
-      program->turn_cost(), program->routing_seconds(), program->expert_wait());
+      counted, program->measured_efficiency(), program->gated_memory_efficiency(),
+      program->step_seconds(), program->threads_efficiency(), program->turn_cost(),
+      program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

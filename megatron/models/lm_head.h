@@ -86,8 +86,8 @@ class LmHead {
   }
   // The products of ops/linear.h with the output matrix, on one rank or over a grid's.
   void Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const;
-  // The product with the rows of x of all ranks. With tp_comm_overlap other ranks' rows are on their
-  // way meanwhile.
+  // The product with the rows of x of all ranks. With tp_comm_overlap other ranks' rows are on
+  // their way meanwhile.
   void MultiplyAll(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const;
   // Starts to write dx, which is there once the result has been waited for.
   [[nodiscard]] AsyncCall MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
@@ -107,8 +107,8 @@ class LmHead {
   // this rank's summand of dx (=).
   void RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH,
                  const TokenScores& scores) const;
-  // Adds the gradients of the output matrix and of the bias. all_TH has the rows of all ranks, or is
-  // empty: they are gathered here.
+  // Adds the gradients of the output matrix and of the bias. all_TH has the rows of all ranks, or
+  // is empty: they are gathered here.
   void AddWordsGradient(const LayerContext& ctx, const Saved& saved, const Tensor& all_TH);
   bool AddsToWords() const { return !words_->frozen || !bias_gradient_V().empty(); }
   // Returns null for a head that has nothing but the output matrix.

@@ -268,8 +268,8 @@ double LayerPredictor::ChunksOfAttention() const {
   return std::ceil(double(l_.sequence) / double(l_.attention_chunk));
 }
 
-// From the host come keys and values forward, and backward queries, outputs, their gradients and the
-// sum, which goes back meanwhile.
+// From the host come keys and values forward, and backward queries, outputs, their gradients and
+// the sum, which goes back meanwhile.
 LayerPredictor::ChunkCopies LayerPredictor::CopiesOfChunks() const {
   if (!l_.attention_chunks_on_host) return {};
   const double rounds = (ChunksOfAttention() - 1) / 2;  // pairs for each chunk, on average

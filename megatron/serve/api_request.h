@@ -24,7 +24,7 @@ struct ApiContext {
   std::string model;                   // the name of the only model
   EngineLimits limits;
   int max_choices = 128;                                       // prompts times texts for each
-  size_t max_text_bytes = std::numeric_limits<size_t>::max();  // of a prompt or a conversation
+  size_t max_text_bytes = std::numeric_limits<size_t>::max();  // a prompt's, a conversation's
 };
 
 struct CallPrompt {

@@ -111,7 +111,7 @@ class ApiServer {
   ServeMetrics metrics_;
   std::atomic<bool> cut_{false};  // no text goes on
   absl::Mutex reading_mutex_;     // one body is read at a time
-  http::ByteBudget held_;         // of the tokens of all requests for texts
+  http::ByteBudget held_;         // what the tokens of all requests take
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int texts_ ABSL_GUARDED_BY(mutex_) = 0;  // the requests for texts that are being answered

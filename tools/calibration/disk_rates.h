@@ -20,9 +20,9 @@ struct DiskRequest {
 };
 
 // Updates a file of states (optim/state_file.h) in the directory, which reads and writes at once,
-// and writes a rank's share of the rates and of the free space, and the folder, into the entry. Comments and all
-// other fields stay; the first line says where the figures are from. Returns a line about them.
-// Errors name the file, and are kInvalidArgument where the request doesn't fit the file of facts.
+// and writes a rank's share of the rates and of the free space, and the folder, into the entry. All
+// other fields and comments stay; the first line says where the figures are from. Returns a line
+// about them. kInvalidArgument, with the file's name: the request doesn't fit the file of facts.
 absl::StatusOr<std::string> CalibrateDisk(FileSystem& fs, const DiskRequest& request);
 
 }  // namespace megatron

@@ -13,8 +13,8 @@ namespace megatron {
 // entry one with all of the program's fields is added. Expects a text that ParsePlanFacts() takes.
 std::string WithFittedConstants(const std::string& text, const Implementation& program);
 
-// Returns the text with the hardware's rates, size and folder of a disk in its entry `hardware` of that
-// name, which is there. All else stays.
+// Returns the text with the hardware's rates, size and folder of a disk in its entry of that name,
+// which is there. All else stays.
 std::string WithDisk(const std::string& text, const Hardware& hardware);
 
 }  // namespace megatron

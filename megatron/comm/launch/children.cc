@@ -131,7 +131,7 @@ class Runner {
     bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
-    std::string unsent;  // of the child's input
+    std::string unsent;  // what the child has not read of its input
     // The state at the last look, and when it had changed.
     int64_t ticks = -1;
     absl::Time worked;

@@ -82,7 +82,7 @@ TEST(TcpFailureTest, ARankThatCanTakeNoConnectionEndsAndNamesTheLimit) {
   ASSERT_THAT(endpoint, IsOk());
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // All numbers below the next one are in use: one more file may be open, this side of a connection.
+  // All numbers below the next one are in use: one more file may be open, one side of a connection.
   const int next = dup(STDERR_FILENO);
   ASSERT_GE(next, 0);
   const rlimit one_more = {static_cast<rlim_t>(next) + 1, before.rlim_max};

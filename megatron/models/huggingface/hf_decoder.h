@@ -213,7 +213,7 @@ struct HfDecoder {
   // max_window_layers do.
   int64_t window_period = 2;
   double epsilon = 1e-6, rope_theta = 10000;
-  double dropout = 0;  // that of attention, and the one that dropout_key names
+  double dropout = 0;  // attention's, and the one that dropout_key names
   int64_t window = 0;
   int64_t ffn_multiple = 0;   // the width of an MLP, in hidden_size; 0: it must be there
   int64_t max_positions = 0;  // 0: it must be there

@@ -103,8 +103,8 @@ struct LowerLeftTransposed {
   MEGATRON_INLINE_MEMBER Depth Of(int64_t m, int64_t) const { return {m, rows}; }
 };
 
-// Rows and vectors of the tiles of products. The sums of the larger ones and their operands fill the
-// registers. Wide tiles load little: of each row one number for all of its vectors.
+// Rows and vectors of the tiles of products. The sums of the larger ones and their operands fill
+// the registers. Wide tiles load little: of each row one number for all of its vectors.
 constexpr int64_t kLargeTileRows = 6, kSmallTileRows = 4;
 constexpr int kTileVecs = kLanes == 16 ? 4 : 2;
 // So many columns behind the diagonal are zero in a matrix of LowerLeft and LowerLeftTransposed.

@@ -18,7 +18,7 @@ constexpr float kEpsilon = 1e-6f;
 
 struct Sizes {
   int64_t k, v;   // padded
-  int64_t state;  // of a state in `states`
+  int64_t state;  // a state's elements
 
   explicit Sizes(const GatedDeltaProblem& problem)
       : k(PaddedChunk(problem.key)), v(PaddedChunk(problem.value)), state(k * v) {}

@@ -42,11 +42,11 @@ struct LayoutAxes {
   bool quantizes_weights = false;      // whether gathers over all ranks carry codes
   bool quantizes_gradients = false;    // whether reductions carry codes
   double host_fraction = 0;            // part of the optimizer's states in host memory
-  bool states_in_files = false;        // that part lies in files, where the configuration says
+  bool states_in_files = false;        // whether that part lies in files that are named
   bool weights_on_host = false;        // whether weights are there too; host_fraction is 1 then
   bool activations_on_host = false;    // whether what all layers keep for backward is there
-  // Tokens of a chunk of attention, whose queries, keys and values are there; 0: attention is as the
-  // configuration has it.
+  // Tokens of a chunk of attention, whose queries, keys and values are there; 0: attention is as
+  // the configuration has it.
   int64_t attention_chunk_on_host = 0;
 
   int64_t ranks() const { return tensor * context * pipeline * data; }

@@ -39,8 +39,8 @@ constexpr double kFormulaFactor = 2;
 // than so many times as long as the fastest.
 constexpr double kMostSlower = 1.5;
 constexpr double kPartsOfAPass = 1000;
-// Tokens of a chunk of attention on the host: the first ones take little memory, and of the second a
-// GPU hides more of what its link carries (docs/long_sequences.md).
+// Tokens of a chunk of attention on the host: the first ones take little memory, and of the second
+// a GPU hides more of what its link carries (docs/long_sequences.md).
 constexpr int64_t kChunkTokens[] = {4096, 16384};
 
 // What all layouts of a search leave on the host besides what each of them may have there.

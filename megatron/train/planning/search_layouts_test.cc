@@ -238,8 +238,8 @@ TEST_F(SearchLayoutsTest, LeavesActivationsOnTheHostWhereNothingElseFits) {
   EXPECT_EQ(roomy->best[0].config.recompute().cpu_offloading_num_layers(), 0);
 }
 
-// Samples of 32,768 tokens, whose MLPs and logits are in chunks: what attention has of all tokens is
-// most of what layers that are recomputed take.
+// Samples of 32,768 tokens, whose MLPs and logits are in chunks: what attention has of all tokens
+// is most of what layers that are recomputed take.
 config::PretrainConfig LongSamples(config::PretrainConfig config, int64_t layers) {
   config.mutable_model()->set_num_layers(layers);
   config.mutable_model()->set_seq_length(32768);
@@ -298,7 +298,7 @@ TEST_F(SearchLayoutsTest, LeavesAttentionInChunksOnTheHostWhereNothingElseFits) 
   EXPECT_FALSE(roomy->best[0].config.recompute().has_attention_chunk_tokens());
 }
 
-// Of 24 layers the activations take 2703 MiB on the host, attention alone leaves 3195, and both 2099.
+// 24 layers need 2703 MiB with activations on the host, 3195 with attention there, 2099 with both.
 TEST_F(SearchLayoutsTest, LeavesActivationsAndAttentionOnTheHostWhereNothingElseFits) {
   const config::PretrainConfig config = LongSamples(Config("gpt3_857m"), 24);
   SearchOptions options;
