@@ -128,8 +128,8 @@ struct PlanLayout {
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
   double host_fraction = 0;
-  // host_fraction lies in files on the host's disk, and passes through its memory. A disk that isn't
-  // known (KnowsDisk) is taken to be as fast as need be.
+  // host_fraction lies in files on the host's disk, and passes through its memory. A disk that
+  // isn't known (KnowsDisk) is taken to be as fast as need be.
   bool states_in_files = false;
   // Weights and gradients lie in host memory, and are on the GPU while they are used; host_fraction
   // is 1 then.

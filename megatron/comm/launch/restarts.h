@@ -40,9 +40,9 @@ bool MayStartAgain(const LaunchResult& result, const RestartOptions& options);
 
 // Calls launch(start) until it ends well, must not be tried again, or has been started again
 // `restarts` times, and returns the last result. An error of `launch` ends it at the first start;
-// at a later one it is told and counts as a failure, and the result before is returned if it was the
-// last. tell(line) gets a line for people about each failure after which the job may start again. A
-// signal that asks for the end ends a wait.
+// at a later one it is told and counts as a failure, and the result before is returned if it was
+// the last. tell(line) gets a line for people about each failure after which the job may start
+// again. A signal that asks for the end ends a wait.
 //
 // Call it from the main thread of a program that has no other thread.
 absl::StatusOr<LaunchResult> LaunchWithRestarts(

@@ -27,8 +27,8 @@ struct Planner {
 class LayoutPredictor {
  public:
   // `run` is the model in any layout; its attention is that of layouts which don't say otherwise.
-  // It `overlaps` gradients' communication where there is some. The planner and what it points to must
-  // live as long as this.
+  // It `overlaps` gradients' communication where there is some. The planner and what it points to
+  // must live as long as this.
   LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps);
 
   // Returns what a step of so many samples of all ranks takes. Errors are those of PredictStep().

@@ -11,8 +11,8 @@
 // with attention in chunks whose queries, keys and values lie there, then with both; and then the
 // same with the optimizer's states in files, where the configuration or the hardware has a folder.
 // They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit
-// into memory, by an estimate, is left out; a layout is taken only if the trainer's own rules accept it
-// and its plan on the meta device fits. The result follows from the arguments.
+// into memory, by an estimate, is left out; a layout is taken only if the trainer's own rules
+// accept it and its plan on the meta device fits. The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
