@@ -223,10 +223,10 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
   return absl::StrFormat(
       "fitted to %d runs of reference models: measured_efficiency %.3f, "
       "gated_memory_efficiency %.3f, step_seconds %.4f, threads_efficiency %.2f, turn_cost %.3f, "
-      "routing_seconds %.6f, expert_wait %.2f\n",
+      "turn_seconds %.4f, routing_seconds %.6f, expert_wait %.2f\n",
       counted, program->measured_efficiency(), program->gated_memory_efficiency(),
       program->step_seconds(), program->threads_efficiency(), program->turn_cost(),
-      program->routing_seconds(), program->expert_wait());
+      program->turn_seconds(), program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

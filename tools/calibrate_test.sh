@@ -12,9 +12,9 @@ fail() {
 
 # Small models are trained, to whose steps seven constants are fitted.
 "$tools/calibrate" --seconds=1 --name=mine > output 2>&1 || fail "calibrate: $(cat output)"
-grep -q '^fitted to 10 runs of reference models: measured_efficiency [0-9]' output ||
+grep -q '^fitted to 14 runs of reference models: measured_efficiency [0-9]' output ||
   fail "calibrate trained nothing: $(cat output)"
-grep -q '^# fitted to 10 runs of reference models' hardware.textproto ||
+grep -q '^# fitted to 14 runs of reference models' hardware.textproto ||
   fail "the file doesn't say what it is fitted to: $(cat hardware.textproto)"
 grep -q '^mixture  *dp2 ep2  *[1-3] ' output || fail "no table of reference runs: $(cat output)"
 grep -q '^  turn_seconds: [0-9]' hardware.textproto ||

@@ -21,6 +21,7 @@ absl::StatusOr<double> PlannedLayout::Seconds(const Implementation& program,
   its.set_gated_memory_efficiency(program.gated_memory_efficiency());
   its.set_threads_efficiency(program.threads_efficiency());
   its.set_turn_cost(program.turn_cost());
+  its.set_turn_seconds(program.turn_seconds());
   its.set_routing_seconds(program.routing_seconds());
   its.set_expert_wait(program.expert_wait());
   MEGATRON_ASSIGN_OR_RETURN(const StepPrediction step,

@@ -18,7 +18,7 @@ struct PlannedLayout {
 
   // Returns the predicted seconds of a step, with the constants of `program` that are fitted to
   // runs: measured_efficiency, gated_memory_efficiency, step_seconds, threads_efficiency,
-  // turn_cost, routing_seconds and expert_wait.
+  // turn_cost, turn_seconds, routing_seconds and expert_wait.
   absl::StatusOr<double> Seconds(const Implementation& program,
                                  const MeasuredKernels& kernels) const;
 };

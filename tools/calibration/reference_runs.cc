@@ -21,6 +21,7 @@ namespace {
 
 // The most that the planner takes.
 constexpr double kMostTurnCost = 10;
+constexpr double kMostTurn = 0.006;
 constexpr double kMostRouting = 1;
 constexpr double kMostWait = 10;
 constexpr double kLeastEfficiency = 0.3;
@@ -64,6 +65,17 @@ model {
 train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
 )";
 
+// Its experts have so few rows that what a layer of experts takes beside its products tells.
+constexpr const char* kSmallMixture = R"(
+model {
+  num_layers: 3 hidden_size: 160 num_attention_heads: 5 seq_length: 112
+  position_embedding_type: rope normalization: RMSNorm swiglu: true disable_bias_linear: true
+  untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
+  num_experts: 6 moe_ffn_hidden_size: 224 moe_router_topk: 2 moe_aux_loss_coeff: 0.01
+}
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 20 eval_iters: 0 log_interval: 1 }
+)";
+
 constexpr const char* kData = "parallel.data_parallel_size=2";
 constexpr const char* kExperts = "parallel.expert_model_parallel_size=2";
 
@@ -79,23 +91,21 @@ double SquaredErrors(const Implementation& program, const Measured& rows,
   return sum;
 }
 
-// Returns the value of a constant, on which predictions depend linearly, with which the rows are
-// predicted to take what they took, as a mean.
+// Returns the value of a constant, on which predictions depend linearly, that has the least squares
+// of the rows' relative errors, and thus goes by the rows in which it counts most.
 double FitConstant(const Implementation& program, const Measured& rows, const PredictRow& predict,
                    double most, void (Implementation::*set)(double)) {
   Implementation without = program, with = program;
   (without.*set)(0);
   (with.*set)(most);
-  double sum = 0;
-  int count = 0;
+  double missing = 0, squares = 0;
   for (const auto& [row, seconds] : rows) {
     const double none = predict(without, row);
-    const double slope = (predict(with, row) - none) / most;
-    if (slope <= 0) continue;
-    sum += (seconds - none) / slope;
-    ++count;
+    const double slope = (predict(with, row) - none) / most / seconds;
+    missing += slope * (1 - none / seconds);
+    squares += slope * slope;
   }
-  return count == 0 ? 0 : std::clamp(sum / count, 0.0, most);
+  return squares == 0 ? 0 : std::clamp(missing / squares, 0.0, most);
 }
 
 // Returns the program with the value of a constant that has the least squares of errors: one of
@@ -146,7 +156,8 @@ const std::vector<CheckedModel>& ReferenceModels() {
   static const auto* const models =
       new std::vector<CheckedModel>{{"narrow", absl::StrCat(kNarrow, kTraining)},
                                     {"wide", absl::StrCat(kWide, kTraining)},
-                                    {"mixture", absl::StrCat(kMixture, kTraining)}};
+                                    {"mixture", absl::StrCat(kMixture, kTraining)},
+                                    {"small", absl::StrCat(kSmallMixture, kTraining)}};
   return *models;
 }
 
@@ -159,8 +170,12 @@ const std::vector<CheckedLayout>& ReferenceLayouts() {
                                      {"wide", "dp2", {kData}},
                                      {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
                                      {"wide", "dp4", {"parallel.data_parallel_size=4"}},
+                                     {"narrow", "pp3", {"parallel.pipeline_model_parallel_size=3"}},
+                                     {"wide", "pp4", {"parallel.pipeline_model_parallel_size=4"}},
                                      {"mixture", "dp1", {}},
                                      {"mixture", "dp2", {kData}},
+                                     {"small", "dp1", {}},
+                                     {"small", "dp2", {kData}},
                                      {"mixture", "dp2 ep2", {kData, kExperts}}};
   return *layouts;
 }
@@ -174,7 +189,7 @@ const std::string& ReferenceConfig(const std::string& model) {
 
 ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
   if (HasMoreRanksThanCores(planned.hardware, planned.run.layout.gpus()))
-    return ReferenceRow::kTurns;
+    return planned.run.layout.pp > 1 ? ReferenceRow::kStages : ReferenceRow::kTurns;
   if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
   if (planned.run.model.experts() > 0) return ReferenceRow::kExperts;
   if (HasThreads(planned.hardware, planned.run.layout.gpus())) return ReferenceRow::kThreads;
@@ -212,6 +227,8 @@ Implementation FitToReferences(Implementation program, const std::vector<Referen
     (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
   };
   fit(ReferenceRow::kTurns, kMostTurnCost, &Implementation::set_turn_cost);
+  fit_squares(of_kind(ReferenceRow::kStages), program.turn_seconds(), kMostTurn,
+              &Implementation::set_turn_seconds);
   fit(ReferenceRow::kExperts, kMostRouting, &Implementation::set_routing_seconds);
   fit(ReferenceRow::kSharedExperts, kMostWait, &Implementation::set_expert_wait);
   return program;

@@ -29,6 +29,7 @@ struct ReferenceRow {
     kGated,          // these, of a model whose MLPs have gates
     kThreads,        // ranks of several cores
     kTurns,          // more ranks than cores
+    kStages,         // these, as stages of a pipeline
     kExperts,        // that all ranks have
     kSharedExperts,  // that ranks share out
   };
@@ -42,8 +43,9 @@ ReferenceRow::Kind KindOf(const PlannedLayout& planned);
 // Returns the program with step_seconds as the mean of the rows' rest, and with constants that have
 // the least squares of the logarithms' errors: measured_efficiency of plain rows,
 // gated_memory_efficiency of gated ones, and threads_efficiency. Where the rows before are missing,
-// measured_efficiency is that of the next. turn_cost, routing_seconds and expert_wait are the means
-// of what the rows of their kind need, and no less than 0.
+// measured_efficiency is that of the next. turn_seconds is no less than that of `program`.
+// turn_cost, routing_seconds and expert_wait, which are no less than 0, have the least squares of
+// relative errors of the rows of their kind.
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
                                const PredictRow& predict);
 

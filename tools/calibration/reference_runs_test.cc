@@ -78,6 +78,7 @@ TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
   program.set_step_seconds(0.006);
   program.set_threads_efficiency(0.95);
   program.set_turn_cost(0.15);
+  program.set_turn_seconds(0.002);
   program.set_routing_seconds(0.0004);
   program.set_expert_wait(0.3);
   const Reference reference = ThatTake(Own(), program, 1);
@@ -88,6 +89,7 @@ TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
   EXPECT_NEAR(found.step_seconds(), 0.006, 1e-9);
   EXPECT_NEAR(found.threads_efficiency(), 0.95, 0.011);
   EXPECT_NEAR(found.turn_cost(), 0.15, 0.02);
+  EXPECT_NEAR(found.turn_seconds(), 0.002, 0.0003);
   EXPECT_NEAR(found.routing_seconds(), 0.0004, 0.00005);
   EXPECT_NEAR(found.expert_wait(), 0.3, 0.03);
   for (size_t i = 0; i < reference.rows.size(); ++i) {
@@ -125,13 +127,25 @@ TEST(ReferenceRunsTest, StepsThatTakeLessLeaveNothingBelowZero) {
   EXPECT_GT(found.measured_efficiency(), 1.05);
   EXPECT_GE(found.step_seconds(), 0);
   EXPECT_GE(found.turn_cost(), 0);
+  EXPECT_EQ(found.turn_seconds(), Own().turn_seconds());
   EXPECT_GE(found.routing_seconds(), 0);
   EXPECT_GE(found.expert_wait(), 0);
 }
 
+// Of two rows of which one takes a third more than predicted and the other a hundredth, the one in
+// which a constant counts ten times as much decides.
+TEST(ReferenceRunsTest, RowsInWhichAConstantCountsMoreDecide) {
+  const std::vector<ReferenceRow> rows = {{ReferenceRow::kExperts, 1.01},
+                                          {ReferenceRow::kExperts, 0.133}};
+  const Implementation found = FitToReferences(Own(), rows, [](const Implementation& its, int row) {
+    return (row == 0 ? 1 : 0.1) + its.routing_seconds();
+  });
+  EXPECT_NEAR(found.routing_seconds(), 0.0328, 0.0005);
+}
+
 // The runs that planner_check judges are none of those to which anything is fitted.
 TEST(ReferenceRunsTest, ModelsAreNoneOfThoseThatAreChecked) {
-  EXPECT_EQ(ReferenceLayouts().size(), 10);
+  EXPECT_EQ(ReferenceLayouts().size(), 14);
   for (const CheckedModel& reference : ReferenceModels()) {
     for (const CheckedModel& checked : CheckedModels()) {
       const auto sizes = [](const std::string& config) {
