@@ -36,8 +36,8 @@ STARTS_AGAIN = {10, 30, 31} | {code for number in (signal.SIGKILL, signal.SIGTER
 CANNOT_WRITE = 23
 FEW_DESCRIPTORS = {"few_descriptors", "few_descriptors_long"}
 HINDERS_WRITES = {"full_disk"} | FEW_DESCRIPTORS
-# What a program says that could not read something at its start.
-NO_DESCRIPTOR = "Too many open files"
+# What a program says that could not open something at its start, or saw that it would not.
+NO_DESCRIPTOR = re.compile(r"Too many open files|the limit of open files \(ulimit -n\)")
 # The end of a program whose libraries the loader could not open.
 CANNOT_LOAD = 127
 DAMAGED_CHECKPOINT = 22
@@ -315,7 +315,7 @@ class Episode:
             return
         if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck) or (
                 FEW_DESCRIPTORS & set(self.struck) and (code == CANNOT_LOAD or (
-                    not self.run.has_begun() and NO_DESCRIPTOR in self.run.output()))):
+                    not self.run.has_begun() and NO_DESCRIPTOR.search(self.run.output())))):
             self.is_harmless = False  # it has to be started again
             return
         if self.should_be_undisturbed() or code not in STARTS_AGAIN:
