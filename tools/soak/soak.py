@@ -38,6 +38,9 @@ FEW_DESCRIPTORS = {"few_descriptors", "few_descriptors_long"}
 HINDERS_WRITES = {"full_disk"} | FEW_DESCRIPTORS
 # What a program says that could not open something at its start, or saw that it would not.
 NO_DESCRIPTOR = re.compile(r"Too many open files|the limit of open files \(ulimit -n\)")
+# The end of a program that got no memory or thread before its first step, and what it says.
+REFUSED = 20
+NO_MEMORY = re.compile(r"gives this program no more memory|starts no more threads|error: out of memory")
 # The end of a program whose libraries the loader could not open.
 CANNOT_LOAD = 127
 DAMAGED_CHECKPOINT = 22
@@ -317,6 +320,9 @@ class Episode:
                 FEW_DESCRIPTORS & set(self.struck) and (code == CANNOT_LOAD or (
                     not self.run.has_begun() and NO_DESCRIPTOR.search(self.run.output())))):
             self.is_harmless = False  # it has to be started again
+            return
+        if code == REFUSED and "no_memory" in self.struck and not self.run.has_begun() and (
+                NO_MEMORY.search(self.run.output())):
             return
         if self.should_be_undisturbed() or code not in STARTS_AGAIN:
             raise Wrong(f"the run ended with code {code}")
