@@ -72,7 +72,8 @@ absl::Status RunPreparation::CheckResources(const RunOptions& options, const Run
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<GpuShare> gpus, process_.Agree(GpusToCheck(options)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here, gpus)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
-  const absl::Status room = CheckRoomForCheckpoint(PosixFileSystem(), options, plan, ranks_here);
+  const absl::Status room = CheckRoomForCheckpoint(PosixFileSystem(), options, plan, ranks_here,
+                                                   LocalDirectoryHere(options.checkpoint));
   if (!room.ok()) process_.Warn(std::string(room.message()));
   return absl::OkStatus();
 }

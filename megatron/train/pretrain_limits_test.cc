@@ -183,6 +183,12 @@ TEST_F(PretrainLimitsTest, ADryRunSaysThatNoCheckpointFindsRoom) {
   EXPECT_TRUE(absl::StrContains(json["warnings"].dump(), " in '/proc/save' and 0 B are free"))
       << json["warnings"];
   EXPECT_EQ(json["memory"]["shortages"], Json::array());
+  // Local checkpoints there need room as well.
+  const Json both = Parsed(RunBehind(
+      "export FAST=local", {"--set=checkpoint.save=/proc/save",
+                            "--set=checkpoint.local_save=\"/proc/$FAST\"", "--dry_run", "--json"}));
+  EXPECT_TRUE(absl::StrContains(both["warnings"].dump(), " of local checkpoints in '/proc/local'"))
+      << both["warnings"];
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "megatron/train/preflight/check_limits.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/open_data.h"
+#include "megatron/train/preflight/open_local_checkpoints.h"
 #include "megatron/train/preflight/plan_pretraining.h"
 #include "megatron/train/preflight/plan_report.h"
 #include "megatron/train/print_lines.h"
@@ -63,8 +64,8 @@ int PrintPlan(const PretrainCommand& command) {
       machine.limit_refusal = std::string(limits.message());
       const absl::Status disk = CheckDisk(PosixFileSystem(), options, planned->plan, ranks);
       machine.disk_refusal = std::string(disk.message());
-      const absl::Status room =
-          CheckRoomForCheckpoint(PosixFileSystem(), options, planned->plan, ranks);
+      const absl::Status room = CheckRoomForCheckpoint(
+          PosixFileSystem(), options, planned->plan, ranks, LocalDirectoryHere(options.checkpoint));
       machine.checkpoint_shortage = std::string(room.message());
     }
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)

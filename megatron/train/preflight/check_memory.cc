@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/local/save_local_checkpoint.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
@@ -151,6 +152,40 @@ bool AreOnOneDevice(const DeviceOfPath& device_of, const std::string& a, const s
   return a == b || (device.has_value() && device == OfNearest<uint64_t>(b, device_of));
 }
 
+// Bytes that files take in a folder.
+struct Room {
+  const char* files;
+  std::string directory;
+  int64_t bytes = 0;
+};
+
+// Returns the most bytes of the local checkpoints that a machine of `ranks` ranks holds at once.
+int64_t LocalRoom(const RunOptions& options, const RunPlan& plan, int ranks) {
+  const int64_t headers_and_manifests = plan.checkpoint_room() - plan.checkpoint_bytes();
+  return kLocalCheckpoints * (1 + options.checkpoint.peer_copies) *
+         (plan.OfRanks(&RankPlan::local_bytes, ranks) + headers_and_manifests);
+}
+
+// Checks that there is room for `mine` beside those of `others` that are on its device. `takes` is
+// the start of the message.
+absl::Status CheckRoom(FileSystem& fs, const DeviceOfPath& device_of, const char* takes,
+                       const Room& mine, const std::vector<Room>& others) {
+  const std::optional<int64_t> free = FreeDiskBytes(fs, mine.directory);
+  int64_t needed = mine.bytes;
+  std::vector<std::string> beside;
+  for (const Room& other : others) {
+    if (other.bytes == 0 || !AreOnOneDevice(device_of, other.directory, mine.directory)) continue;
+    needed += other.bytes;
+    beside.push_back(
+        absl::StrCat(FormatBytes(other.bytes), " of ", other.files, " in '", other.directory, "'"));
+  }
+  if (!free.has_value() || needed <= *free) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      takes, " up to ", FormatBytes(mine.bytes), " in '", mine.directory, "'",
+      beside.empty() ? "" : absl::StrCat(", beside ", absl::StrJoin(beside, " and "), ","), " and ",
+      FormatBytes(*free), " are free; no save can succeed until there are more"));
+}
+
 }  // namespace
 
 std::optional<int64_t> ControlGroupBytes(const std::string& directory) {
@@ -281,22 +316,21 @@ absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan&
 }
 
 absl::Status CheckRoomForCheckpoint(FileSystem& fs, const RunOptions& options, const RunPlan& plan,
-                                    int ranks, const DeviceOfPath& device_of) {
+                                    int ranks, const std::string& local_directory,
+                                    const DeviceOfPath& device_of) {
   const std::string& save = options.checkpoint.save;
   if (save.empty()) return absl::OkStatus();
-  const std::optional<int64_t> free = FreeDiskBytes(fs, save);
-  const auto beside = [&](const std::string& directory, int64_t bytes) {
-    return bytes > 0 && AreOnOneDevice(device_of, directory, save) ? bytes : 0;
-  };
-  const int64_t files = beside(options.trainer.state_directory, plan.file_bytes(ranks)) +
-                        beside(options.trainer.weight_directory, plan.weight_file_bytes(ranks));
-  const int64_t planned = plan.checkpoint_room();
-  if (!free.has_value() || planned + files <= *free) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "checkpoint.save: a checkpoint takes up to ", FormatBytes(planned), " in '", save, "'",
-      files > 0 ? absl::StrCat(", beside ", FormatBytes(files), " of files of states and weights,")
-                : "",
-      " and ", FormatBytes(*free), " are free; no save can succeed until there are more"));
+  const Room saved = {"a checkpoint", save, plan.checkpoint_room()};
+  const Room local = {"local checkpoints", local_directory,
+                      local_directory.empty() ? 0 : LocalRoom(options, plan, ranks)};
+  const Room states = {"files of states", options.trainer.state_directory, plan.file_bytes(ranks)};
+  const Room weights = {"files of weights", options.trainer.weight_directory,
+                        plan.weight_file_bytes(ranks)};
+  MEGATRON_RETURN_IF_ERROR(CheckRoom(fs, device_of, "checkpoint.save: a checkpoint takes", saved,
+                                     {local, states, weights}));
+  if (local.bytes == 0) return absl::OkStatus();
+  return CheckRoom(fs, device_of, "checkpoint.local_save: local checkpoints take", local,
+                   {saved, states, weights});
 }
 
 absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,

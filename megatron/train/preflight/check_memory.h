@@ -82,10 +82,14 @@ absl::StatusOr<uint64_t> DeviceOnDisk(const std::string& path);
 absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks,
                        const DeviceOfPath& device_of = DeviceOnDisk);
 
-// Checks that the folder of checkpoint.save has room for a checkpoint of all ranks, beside the
-// files of `ranks` ranks on the same device. A save that finds too little is no failure of the run.
+// Checks that the folder of checkpoint.save has room for a checkpoint of all ranks, and
+// `local_directory` for the local checkpoints of this machine, which runs `ranks` ranks: each
+// beside the other and the ranks' files, where these are on the same device. `local_directory` is
+// that of checkpoint.local_save; empty: there is none, or it isn't known. A save that finds too
+// little is no failure of the run.
 absl::Status CheckRoomForCheckpoint(FileSystem& fs, const RunOptions& options, const RunPlan& plan,
-                                    int ranks, const DeviceOfPath& device_of = DeviceOnDisk);
+                                    int ranks, const std::string& local_directory,
+                                    const DeviceOfPath& device_of = DeviceOnDisk);
 
 }  // namespace megatron
 

@@ -249,23 +249,64 @@ TEST(CheckDiskTest, ACheckpointNeedsRoomBesideFilesOnItsDevice) {
   EXPECT_EQ(plan.checkpoint_bytes(), 2460);
   EXPECT_EQ(plan.checkpoint_room(), 2560);
   RunOptions options = TwoRanks();
-  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, "", DeviceOfFirstName), IsOk());
   options.checkpoint.save = "/saved/not/there";
-  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, "", DeviceOfFirstName), IsOk());
   plan.stages[0].file_bytes = plan.stages[1].file_bytes = 512;
   options.trainer.state_directory = "/nvme";
-  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, "", DeviceOfFirstName), IsOk());
   options.trainer.state_directory = "/saved/states";
-  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("checkpoint.save"),
-                             HasSubstr("takes up to 2.50 KiB in '/saved/not/there'"),
-                             HasSubstr("beside 1.00 KiB"), HasSubstr("2.93 KiB are free"))));
+  EXPECT_THAT(
+      CheckRoomForCheckpoint(disk, options, plan, 2, "", DeviceOfFirstName),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("checkpoint.save"),
+                     HasSubstr("takes up to 2.50 KiB in '/saved/not/there'"),
+                     HasSubstr("beside 1.00 KiB of files of states in '/saved/states', and "),
+                     HasSubstr("2.93 KiB are free"))));
   disk.set_free_bytes(2000);
   options.trainer.state_directory = "/nvme";
-  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName),
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, "", DeviceOfFirstName),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("'/saved/not/there' and 1.95 KiB are free")));
+}
+
+TEST(CheckDiskTest, LocalCheckpointsOnTheDeviceOfOthersNeedRoomBesideThem) {
+  MemoryFileSystem disk;
+  for (const char* folder : {"/saved", "/fast"}) ASSERT_THAT(disk.CreateDirs(folder), IsOk());
+  RunPlan plan = PlanOf(1);
+  plan.stages[0].saved_bytes = 1024;
+  plan.stages[0].local_bytes = 500;
+  plan.stages[0].saved_beside_bytes = 24;
+  RunOptions options = TwoRanks();
+  options.checkpoint.save = "/saved/run";
+  const auto check = [&](const std::string& local_directory) {
+    return CheckRoomForCheckpoint(disk, options, plan, 2, local_directory, DeviceOfFirstName);
+  };
+  // There are two of 1024 bytes each, and one of 1048.
+  disk.set_free_bytes(2048);
+  EXPECT_THAT(check("/fast/run"), IsOk());
+  EXPECT_THAT(check(""), IsOk());
+  disk.set_free_bytes(2048 + 1048);
+  EXPECT_THAT(check("/saved/not/there"), IsOk());
+  disk.set_free_bytes(2048 + 1047);
+  EXPECT_THAT(check("/saved/not/there"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("checkpoint.save: a checkpoint takes up to 1.02 KiB"),
+                             HasSubstr("beside 2.00 KiB of local checkpoints in "
+                                       "'/saved/not/there', and 3.02 KiB are free"))));
+  // Those with the copies that a machine keeps for another.
+  options.checkpoint.peer_copies = 1;
+  EXPECT_THAT(check("/fast/run"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("checkpoint.local_save: local checkpoints take up to 4.00 KiB in "
+                                 "'/fast/run' and 3.02 KiB are free")));
+  options.checkpoint.peer_copies = 0;
+  plan.stages[0].file_bytes = 1024;
+  options.trainer.state_directory = "/fast/states";
+  EXPECT_THAT(check("/fast/run"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("in '/fast/run', beside 2.00 KiB of files of states in "
+                                 "'/fast/states', and 3.02 KiB are free")));
 }
 
 TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {

@@ -85,6 +85,11 @@ absl::StatusOr<std::string> LocalDirectory(const std::string& local_save,
   return PathFromWhereTheUserStands(path);
 }
 
+std::string LocalDirectoryHere(const CheckpointOptions& options) {
+  if (options.local_save.empty()) return "";
+  return LocalDirectory(options.local_save, ProcessEnvironment()).value_or("");
+}
+
 absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOptions& options,
                                           int ranks, const ProcessGroup& processes,
                                           absl::FunctionRef<void(const std::string&)> warn) {

@@ -26,6 +26,10 @@ inline constexpr char kLocalNameFile[] = "local_checkpoints.txt";
 absl::StatusOr<std::string> LocalDirectory(const std::string& local_save,
                                            const std::map<std::string, std::string>& variables);
 
+// Returns it with the variables of this process; empty without checkpoint.local_save, and where a
+// variable is not set.
+std::string LocalDirectoryHere(const CheckpointOptions& options);
+
 // Returns where this process's ranks save local checkpoints; nothing without checkpoint.local_save.
 // All processes of the run call it, after checkpoint.save is there; all get the same error, which
 // carries kExitConfig or kExitIo. A process alone has all `ranks`. `warn` hears that there are too

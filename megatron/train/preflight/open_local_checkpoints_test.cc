@@ -42,6 +42,15 @@ TEST(LocalDirectoryTest, VariablesAreThoseOfTheMachine) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a } is missing")));
 }
 
+TEST(LocalDirectoryHereTest, IsEmptyWithoutOneAndWhereAVariableIsNotSet) {
+  CheckpointOptions options;
+  EXPECT_EQ(LocalDirectoryHere(options), "");
+  options.local_save = "/local/run";
+  EXPECT_EQ(LocalDirectoryHere(options), "/local/run");
+  options.local_save = "$NO_SUCH_VARIABLE/x";
+  EXPECT_EQ(LocalDirectoryHere(options), "");
+}
+
 class OpenLocalCheckpointsTest : public ::testing::Test {
  protected:
   OpenLocalCheckpointsTest() {
