@@ -183,7 +183,7 @@ absl::Status CheckRoom(FileSystem& fs, const DeviceOfPath& device_of, const char
   return absl::InvalidArgumentError(absl::StrCat(
       takes, " up to ", FormatBytes(mine.bytes), " in '", mine.directory, "'",
       beside.empty() ? "" : absl::StrCat(", beside ", absl::StrJoin(beside, " and "), ","), " and ",
-      FormatBytes(*free), " are free; no save can succeed until there are more"));
+      FormatBytes(*free), " are free; a save may fail until there are more"));
 }
 
 }  // namespace
