@@ -51,6 +51,11 @@ done
   fail "a folder that is not there was measured: $(cat output)"
 grep -q nowhere output || fail "the folder isn't named: $(cat output)"
 
+# What forbids so long a file is named.
+(ulimit -f 64; exec "$tools/calibrate" --disk=. --output=disk.textproto) > output 2>&1
+[[ $? == 23 ]] || fail "a limit of files was taken: $(cat output)"
+grep -q '(ulimit -f allows 65536)' output || fail "the limit isn't named: $(cat output)"
+
 cat > rows.csv <<END
 layers,hidden,vocab,gpus,dp,tp,seq,gbs
 4,256,512,4,2,2,256,8

@@ -1,6 +1,7 @@
 #include "megatron/base/block_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,14 @@ int TakeSpace(int fd, int64_t bytes, bool may_fallocate) {
   return WriteZeros(fd, bytes);
 }
 
+// Returns what this process may write at most, if that is why there is no space for the file.
+std::string LimitOfLength(int error, int64_t bytes) {
+  rlimit limit;
+  if (error != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0) return "";
+  if (limit.rlim_cur >= static_cast<rlim_t>(bytes)) return "";
+  return absl::StrCat(" (ulimit -f allows ", limit.rlim_cur, ")");
+}
+
 std::atomic<BlockFileObserver*> observer = nullptr;
 
 }  // namespace
@@ -77,7 +87,8 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Create(const std::string& 
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("create '", path, "'"));
   if (const int error = TakeSpace(fd, bytes, options.may_fallocate); error != 0) {
     close(fd);
-    return absl::ErrnoToStatus(error, absl::StrCat("take ", bytes, " bytes for '", path, "'"));
+    return absl::ErrnoToStatus(error, absl::StrCat("take ", bytes, " bytes for '", path, "'",
+                                                   LimitOfLength(error, bytes)));
   }
   std::unique_ptr<BlockEngine> engine;
   if (options.may_use_uring) {

@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -140,6 +142,30 @@ TEST(BlockFileErrorTest, SpaceThatIsNotThereIsToldBeforeAnythingIsWritten) {
                              absl::StatusCode::kInvalidArgument, absl::StatusCode::kOutOfRange),
                        HasSubstr("take 1152921504606846976 bytes for")));
   EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+TEST(BlockFileErrorTest, ALimitOfTheLengthOfFilesIsNamed) {
+  const auto on_signal = signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit during = before;
+  during.rlim_cur = 2 * kPage;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &during), 0);
+  absl::Status longer[2], as_long;
+  for (const bool may_fallocate : {false, true}) {
+    BlockFileOptions options;
+    options.may_fallocate = may_fallocate;
+    longer[may_fallocate] = BlockFile::Create(TestPath("limited"), 3 * kPage, options).status();
+  }
+  as_long = BlockFile::Create(TestPath("limited"), 2 * kPage, {}).status();
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, on_signal);
+  for (const absl::Status& status : longer) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kOutOfRange,
+                                 AllOf(HasSubstr("take 12288 bytes for '"),
+                                       HasSubstr("limited' (ulimit -f allows 8192): "))));
+  }
+  EXPECT_THAT(as_long, IsOk());
 }
 
 TEST(BlockFileErrorTest, AFailedBlockIsNamedAndTheOthersAreMoved) {

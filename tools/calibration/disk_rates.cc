@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/optim/state_file.h"
 #include "megatron/plan/plan_facts.h"
@@ -31,9 +32,14 @@ struct MeasuredDisk {
 };
 
 // Blocks that were only set aside read as zeros, without a disk: a first pass writes them.
-absl::StatusOr<MeasuredDisk> Measure(const std::string& directory, int64_t elements) {
+absl::StatusOr<MeasuredDisk> Measure(const std::string& directory, int64_t elements, int64_t free) {
   StateFile file({DType::kFloat32, DType::kFloat32, DType::kFloat32}, elements,
                  StateFile::kExtentElements, Device(), nullptr);
+  if (file.bytes() > free) {
+    return absl::ResourceExhaustedError(absl::StrCat("the file to measure the disk with takes ",
+                                                     FormatBytes(file.bytes()), " in '", directory,
+                                                     "' and ", FormatBytes(free), " are free"));
+  }
   MEGATRON_RETURN_IF_ERROR(file.Open(JoinPath(directory, absl::StrCat("disk_rates.", getpid()))));
   const auto pass = [&](StateFile::Access access) {
     file.StartPass(access);
@@ -72,8 +78,9 @@ absl::StatusOr<std::string> CalibrateDisk(FileSystem& fs, const DiskRequest& req
         absl::StrCat(request.hardware, ": ", facts.status().message()));
   }
   MEGATRON_ASSIGN_OR_RETURN(Hardware hardware, EntryOf(*facts, request));
-  MEGATRON_ASSIGN_OR_RETURN(const MeasuredDisk disk, Measure(request.directory, request.elements));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t free, fs.FreeBytes(request.directory));
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredDisk disk,
+                            Measure(request.directory, request.elements, free));
   const double share = 1e-9 / double(request.ranks);
   hardware.set_disk_read_gb_per_s(disk.bytes_per_s * share);
   hardware.set_disk_write_gb_per_s(disk.bytes_per_s * share);

@@ -23,6 +23,7 @@ struct DiskRequest {
 // and writes a rank's share of the rates and of the free space, and the folder, into the entry. All
 // other fields and comments stay; the first line says where the figures are from. Returns a line
 // about them. kInvalidArgument, with the file's name: the request doesn't fit the file of facts.
+// kResourceExhausted, with the free bytes: the disk has no room for the file of states.
 absl::StatusOr<std::string> CalibrateDisk(FileSystem& fs, const DiskRequest& request);
 
 }  // namespace megatron

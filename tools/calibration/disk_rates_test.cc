@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/memory_file_system.h"
 #include "megatron/optim/state_file.h"
 #include "megatron/plan/plan_facts.h"
 
@@ -82,6 +83,18 @@ TEST_F(DiskRatesTest, TheEntryIsNamedWhereThereAreSeveral) {
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->hardware(0).disk_gb(), 0);
   EXPECT_GT(facts->hardware(1).disk_gb(), 0);
+}
+
+TEST_F(DiskRatesTest, ADiskWithoutRoomIsToldWithItsFreeBytes) {
+  MemoryFileSystem disk;
+  ASSERT_TRUE(disk.CreateDirs(request_.directory).ok());
+  ASSERT_TRUE(WriteFileAtomically(disk, request_.hardware, Entry("mine")).ok());
+  disk.set_free_bytes(1536);
+  const absl::Status status = CalibrateDisk(disk, request_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(),
+              HasSubstr(absl::StrCat("in '", request_.directory, "' and 1.50 KiB are free")));
+  EXPECT_EQ(ReadFileToString(disk, request_.hardware, kMostBytes).value_or(""), Entry("mine"));
 }
 
 TEST_F(DiskRatesTest, AFolderThatIsNotThereIsTold) {
