@@ -158,6 +158,25 @@ TEST_F(PretrainLimitsTest, ALimitOfOpenFilesIsToldBeforeRanksMeet) {
               "(ulimit -n) leaves "});
 }
 
+// No rank is started.
+TEST_F(PretrainLimitsTest, ALimitOfOpenFilesIsToldByTheProcessThatIsStarted) {
+  const Arguments processes = {"--set=parallel.data_parallel_size=2",
+                               "--set=parallel.ranks_as=processes"};
+  const Outcome several = RunBehind("ulimit -n 20", processes);
+  EXPECT_EQ(several.exit_code, kExitConfig);
+  ExpectSays(several, {"each of 2 ranks has connections to every other and opens up to 35 files",
+                       "(ulimit -n) leaves "});
+  EXPECT_FALSE(absl::StrContains(several.output, "[rank ")) << several.output;
+  const Outcome alone = RunBehind("ulimit -n 20", {SaveTo("save")});
+  EXPECT_EQ(alone.exit_code, kExitConfig);
+  ExpectSays(alone, {"the process opens up to 32 files", "(ulimit -n) leaves "});
+  EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
+  const Json memory = Parsed(RunBehind("ulimit -n 20", {"--dry_run", "--json"}))["memory"];
+  EXPECT_EQ(memory["fits"], false);
+  EXPECT_TRUE(absl::StrContains(memory["shortages"].dump(), "(ulimit -n) leaves "))
+      << memory["shortages"];
+}
+
 // No file system of this kind has a free byte.
 TEST_F(PretrainLimitsTest, AFullDiskIsToldByARunAndByADryRun) {
   const Arguments in_file = {"--set=optimizer.optimizer_cpu_offload=true",

@@ -33,6 +33,8 @@ constexpr int64_t kConnectionsPerRank = 3;
 // What a process opens besides: the listening sockets, connections in the handshake, wake-ups,
 // logs, metrics, files of data and of checkpoints.
 constexpr int64_t kOtherFiles = 32;
+// The process that starts a rank reads its output and its errors.
+constexpr int64_t kPipesOfRank = 2;
 
 template <typename Resource>
 std::optional<int64_t> LimitOf(Resource resource) {
@@ -243,6 +245,46 @@ absl::Status CheckFile(const ProcessLimits& limits, const char* field, const cha
       " (ulimit -f); raise the limit (ulimit -f unlimited), or use more ranks"));
 }
 
+// Checks that a process may open `needed` files. `who` is the start of the message.
+absl::Status CheckFilesOf(const ProcessLimits& limits, const std::string& who, int64_t needed,
+                          int64_t ranks) {
+  if (!limits.open_files.has_value() || needed <= *limits.open_files) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      who, " up to ", needed,
+      " files and connections, and the limit of open files (ulimit -n) leaves ", *limits.open_files,
+      "; raise the limit", ranks > 1 ? ", or start fewer ranks" : ""));
+}
+
+// Returns how many files a rank has open at once, whatever else its process has.
+int64_t FilesOfRank(const RunOptions& options) {
+  constexpr int64_t kFileAndRing = 2;
+  return (options.checkpoint.save.empty() ? 0 : 1) +
+         (options.checkpoint.local_save.empty() ? 0 : 1) +
+         (options.trainer.state_directory.empty() ? 0 : kFileAndRing) +
+         (options.trainer.weight_directory.empty() ? 0 : kFileAndRing);
+}
+
+// Checks the files of a process that has all ranks, or that starts those of this machine.
+absl::Status CheckFilesOfAllRanks(const ProcessLimits& limits, const RunOptions& options,
+                                  const RunPlan& plan, int ranks_here) {
+  const int world_size =
+      static_cast<int>(plan.ranks_per_stage * static_cast<int64_t>(plan.stages.size()));
+  if (options.ranks.processes && world_size > 1) {
+    MEGATRON_RETURN_IF_ERROR(CheckOpenFiles(limits, world_size));
+    // It may have a connection of the store to each.
+    const int64_t of_rank = kPipesOfRank + (options.ranks.in_process_recovery ? 1 : 0);
+    return CheckFilesOf(
+        limits,
+        absl::StrCat("the process that starts ", FormatQuantity(ranks_here, "rank"), " opens"),
+        of_rank * ranks_here + kOtherFiles, ranks_here);
+  }
+  return CheckFilesOf(limits,
+                      world_size == 1 ? "the process opens"
+                                      : absl::StrCat("the process of ",
+                                                     FormatQuantity(world_size, "rank"), " opens"),
+                      kOtherFiles + (world_size - 1) * FilesOfRank(options), world_size);
+}
+
 }  // namespace
 
 ProcessLimits LimitsOfThisProcess() {
@@ -257,6 +299,10 @@ ProcessLimits LimitsOfThisProcess() {
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
                          const RunPlan& plan, int ranks_here, std::optional<int> rank) {
   MEGATRON_RETURN_IF_ERROR(CheckAddresses(limits, options, plan, ranks_here, rank));
+  // One of several was checked before it met the others.
+  if (!rank.has_value()) {
+    MEGATRON_RETURN_IF_ERROR(CheckFilesOfAllRanks(limits, options, plan, ranks_here));
+  }
   const auto longest = [&](const auto& bytes_of) { return LongestOfProcess(plan, rank, bytes_of); };
   MEGATRON_RETURN_IF_ERROR(CheckFile(
       limits, "optimizer.optimizer_offload_path", "file of states", options.trainer.state_directory,
@@ -276,13 +322,10 @@ absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
 
 absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size) {
   if (world_size == 1) return absl::OkStatus();
-  const int64_t needed = kConnectionsPerRank * (world_size - 1) + kOtherFiles;
-  if (!limits.open_files.has_value() || needed <= *limits.open_files) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("each of ", FormatQuantity(world_size, "rank"),
-                   " has connections to every other and opens up to ", needed,
-                   " files and connections, and the limit of open files (ulimit -n) leaves ",
-                   *limits.open_files, "; raise the limit, or start fewer ranks"));
+  return CheckFilesOf(limits,
+                      absl::StrCat("each of ", FormatQuantity(world_size, "rank"),
+                                   " has connections to every other and opens"),
+                      kConnectionsPerRank * (world_size - 1) + kOtherFiles, world_size);
 }
 
 void PrepareForLimits() {

@@ -22,12 +22,13 @@ struct ProcessLimits {
 
 ProcessLimits LimitsOfThisProcess();
 
-// Checks that limits leave enough for the addresses that this process takes and for the longest
-// file that it would write. `rank` is its rank, if it is one of several; else the limits are those
-// of a process with all ranks or, where each rank is a process, of each of them. This machine runs
-// `ranks_here` ranks, which share the threads out. Addresses are those of what is planned, of all
-// threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA and its
-// libraries take, and files that are mapped, are not counted.
+// Checks that limits leave enough for the addresses that this process takes, for the files that it
+// opens and for the longest one that it would write. `rank` is its rank, if it is one of several,
+// whose open files are left to CheckOpenFiles; else the limits are those of a process with all
+// ranks or, where each rank is a process, of each of them and of the one that starts them. This
+// machine runs `ranks_here` ranks, which share the threads out. Addresses are those of what is
+// planned, of all threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA
+// and its libraries take, and files that are mapped, are not counted.
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
                          const RunPlan& plan, int ranks_here, std::optional<int> rank);
 

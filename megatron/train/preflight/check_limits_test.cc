@@ -21,6 +21,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // Two pipeline stages of two ranks each, of which those of the first take 3 KiB and those of the
@@ -198,6 +199,57 @@ TEST(CheckLimitsTest, EachRankHasConnectionsToEveryOtherAndOtherFiles) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("9 ranks"), HasSubstr("up to 56 files"),
                              HasSubstr("(ulimit -n) leaves 53"))));
+}
+
+TEST(CheckLimitsTest, AProcessWithAllRanksOpensFilesForEach) {
+  const RunPlan plan = TwoStages();
+  RunOptions options;
+  ProcessLimits limits;
+  limits.open_files = 32;
+  EXPECT_THAT(Check(limits, options, plan), IsOk());
+  options.checkpoint.save = "/saved";
+  options.trainer.state_directory = "/states";
+  EXPECT_THAT(Check(limits, options, plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the process of 4 ranks opens up to 41 files and connections, and "
+                                 "the limit of open files (ulimit -n) leaves 32; raise the limit, "
+                                 "or start fewer ranks")));
+  limits.open_files = 41;
+  EXPECT_THAT(Check(limits, options, plan), IsOk());
+  RunPlan alone;
+  alone.stages.resize(1);
+  alone.stages[0].ranks = {0};
+  limits.open_files = 32;
+  EXPECT_THAT(CheckLimits(limits, options, alone, 1, std::nullopt), IsOk());
+  limits.open_files = 31;
+  EXPECT_THAT(CheckLimits(limits, options, alone, 1, std::nullopt),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("the process opens up to 32 files"),
+                             EndsWith("leaves 31; raise the limit"))));
+}
+
+TEST(CheckLimitsTest, TheProcessThatStartsRanksHasPipesOfEach) {
+  const RunPlan plan = TwoStages();
+  RunOptions options;
+  options.ranks.processes = true;
+  ProcessLimits limits;
+  // A rank has connections to three others.
+  limits.open_files = 3 * 3 + 32;
+  EXPECT_THAT(Check(limits, options, plan), IsOk());
+  --*limits.open_files;
+  EXPECT_THAT(Check(limits, options, plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("each of 4 ranks"), HasSubstr("up to 41 files"))));
+  // That a rank has enough was checked before.
+  EXPECT_THAT(Check(limits, options, plan, /*rank=*/1), IsOk());
+  // The store's connections.
+  limits.open_files = 3 * kRanksHere + 32;
+  options.ranks.in_process_recovery = true;
+  EXPECT_THAT(Check(limits, options, plan), IsOk());
+  --*limits.open_files;
+  EXPECT_THAT(Check(limits, options, plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the process that starts 4 ranks opens up to 44 files")));
 }
 
 // Puts a limit back when it ends.
