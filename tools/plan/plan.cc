@@ -188,7 +188,26 @@ absl::StatusOr<PlanFacts> ReadFacts() {
                             AsInput(ReadFileToString(PosixFileSystem(), file)));
   auto facts = ParsePlanFacts(text);
   if (!facts.ok()) return Named(file, facts.status());
+  if (facts->implementation_size() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file,
+                     " has no entry 'implementation': a prediction needs a program's efficiencies "
+                     "beside the hardware, as tools:calibrate writes them"));
+  }
   return facts;
+}
+
+// Checks that the facts have the entries of --gpu and of --program, of which a search takes the
+// default. An error names the file of facts.
+absl::Status CheckEntries(const PlanFacts& facts) {
+  const std::string file = absl::GetFlag(FLAGS_facts);
+  if (file.empty()) return absl::OkStatus();
+  for (const absl::Status& found :
+       {FindHardware(facts, absl::GetFlag(FLAGS_gpu)).status(),
+        FindImplementation(facts, absl::GetFlag(FLAGS_program)).status()}) {
+    if (!found.ok()) return Named(file, absl::InvalidArgumentError(found.message()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MeasuredKernels> ReadKernels() {
@@ -228,6 +247,7 @@ absl::Status Search() {
   options.best = absl::GetFlag(FLAGS_best);
   options.output = absl::GetFlag(FLAGS_output);
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+  MEGATRON_RETURN_IF_ERROR(CheckEntries(facts));
   MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, SearchPlan(options, facts, kernels));
   return WriteToStdout(text);
@@ -253,6 +273,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!absl::GetFlag(FLAGS_explain).empty()) {
     MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kExplain));
     MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+    MEGATRON_RETURN_IF_ERROR(CheckEntries(facts));
     MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
     return ExplainPlan(ToExplainArguments(), facts, kernels);
   }

@@ -53,6 +53,16 @@ grep -q '^GPT3-175B.*,[5-9][0-9]\.' slow.csv || fail "$(cat slow.csv)"
 
 # Mistakes name the file or the flag.
 expect_code 20 'name a table' --output=out.csv
+grep -v 'implementation\|efficiency' facts.textproto > hardware.textproto
+for task in --config=gpt3_857m --explain=gpt3_857m --guide=guide.md; do
+  expect_code 20 "hardware.textproto has no entry 'implementation': " --facts=hardware.textproto "$task"
+done
+expect_code 20 "hardware.textproto has no entry 'implementation': " --facts=hardware.textproto \
+  --predict=rows.csv --output=out.csv
+expect_code 20 "facts.textproto: there is no implementation 'megatron_cc'; there are: megatron_2021" \
+  --facts=facts.textproto --gpu=A100-80GB --config=gpt3_857m --gpus=1
+expect_code 20 "facts.textproto: there is no hardware 'H100'; there are: A100-80GB" \
+  --facts=facts.textproto --explain=gpt3_857m
 sed -i 's/bf16_tflops: 100/bf16_tflops: -1/' facts.textproto
 expect_code 20 'facts.textproto.*bf16_tflops' --predict=rows.csv --output=out.csv --facts=facts.textproto
 echo 'gpu,kernel' > kernels.csv
