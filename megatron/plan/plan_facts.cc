@@ -89,6 +89,11 @@ absl::Status CheckHardware(const Hardware& gpu) {
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "disk_write_gb_per_s", gpu.disk_write_gb_per_s(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "disk_gb", gpu.disk_gb(), 0, 1e9));
+  if (const std::string& folder = gpu.disk_directory(); !folder.empty() && folder[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry, ".disk_directory must be the whole path of a folder, from / on, not '",
+                     folder, "'"));
+  }
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "bf16_tflops", gpu.bf16_tflops(), 1e-6, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp32_tflops", gpu.fp32_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp8_tflops", gpu.fp8_tflops(), 0, 1e6));

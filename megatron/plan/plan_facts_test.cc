@@ -50,6 +50,14 @@ TEST(PlanFactsTest, AHostHasPossibleRates) {
   }
 }
 
+TEST(PlanFactsTest, ADisksFolderHasItsWholePath) {
+  EXPECT_TRUE(ParsePlanFacts(HardwareText("disk_directory: '/nvme'")).ok());
+  const auto facts = ParsePlanFacts(HardwareText("disk_directory: 'nvme/states'"));
+  ASSERT_EQ(facts.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(facts.status().message(), AllOf(HasSubstr("hardware 'mine'.disk_directory must be"),
+                                              HasSubstr("not 'nvme/states'")));
+}
+
 // Nothing of this program was measured on a GPU.
 TEST(PlanFactsTest, EveryRateOfThisProgramIsAGuess) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());

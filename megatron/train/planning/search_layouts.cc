@@ -1,6 +1,9 @@
 #include "megatron/train/planning/search_layouts.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -587,18 +590,31 @@ std::vector<int64_t> ChunksOnHost(const config::PretrainConfig& config,
   return chunks;
 }
 
+// Returns whether something else than a folder is there. A folder that this machine lacks may be on
+// those that are planned, or be made by the run.
+bool IsNoFolder(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 ? !S_ISDIR(info.st_mode) : errno == ENOTDIR;
+}
+
 // Returns the folder in which states may lie in files; empty where there is none, or a disk of
 // unknown rates that nobody asks for.
-std::string StateFolder(const config::PretrainConfig& config, const Hardware& hardware) {
+absl::StatusOr<std::string> StateFolder(const config::PretrainConfig& config,
+                                        const Hardware& hardware) {
   if (config.optimizer().has_optimizer_offload_path())
     return config.optimizer().optimizer_offload_path();
-  return KnowsDisk(hardware) ? hardware.disk_directory() : "";
+  if (!KnowsDisk(hardware)) return "";
+  if (!IsNoFolder(hardware.disk_directory())) return hardware.disk_directory();
+  return absl::InvalidArgumentError(absl::StrCat("hardware '", hardware.name(),
+                                                 "'.disk_directory is '", hardware.disk_directory(),
+                                                 "', which is no folder"));
 }
 
 // Returns what further searches leave on the host, each for where nothing before it fits.
-std::vector<OnHost> FurtherPlaces(const config::PretrainConfig& config,
-                                  const config::PretrainConfig& resolved, const Planner& planner,
-                                  const SearchOptions& options) {
+absl::StatusOr<std::vector<OnHost>> FurtherPlaces(const config::PretrainConfig& config,
+                                                  const config::PretrainConfig& resolved,
+                                                  const Planner& planner,
+                                                  const SearchOptions& options) {
   std::vector<OnHost> places;
   const bool may_offload_layers = MayOffloadLayers(resolved, planner, options);
   std::vector<int64_t> chunks;
@@ -610,8 +626,8 @@ std::vector<OnHost> FurtherPlaces(const config::PretrainConfig& config,
     places.push_back({/*activations=*/true, chunks, folder});
   };
   add("");
-  const std::string folder =
-      options.offloads && KnowsHost(planner) ? StateFolder(config, *planner.hardware) : "";
+  if (!options.offloads || !KnowsHost(planner)) return places;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string folder, StateFolder(config, *planner.hardware));
   if (folder.empty()) return places;
   places.push_back({/*activations=*/false, {}, folder});
   add(folder);
@@ -657,12 +673,14 @@ absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config,
                                            const Planner& planner, const SearchOptions& options) {
   MEGATRON_RETURN_IF_ERROR(CheckRanks(options.ranks));
   MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<OnHost> places,
+                            FurtherPlaces(config, resolved, planner, options));
   MEGATRON_ASSIGN_OR_RETURN(LayoutSearch found,
                             Search(config, resolved, vocab_size, planner, options).Run());
   // Whether layouts without these on the host were looked at: --set may write where they lie.
   bool without_activations = found.layouts > 0, without_attention = found.layouts > 0,
        without_files = found.layouts > 0;
-  for (const OnHost& on_host : FurtherPlaces(config, resolved, planner, options)) {
+  for (const OnHost& on_host : places) {
     const bool fits_nowhere = found.best.empty() && found.too_large == found.layouts;
     if (!fits_nowhere) break;
     const bool moves_attention = !on_host.attention_chunks.empty();
@@ -686,7 +704,8 @@ absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64
                                      const Planner& planner, const SearchOptions& options) {
   SearchOptions more = options;
   MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
-  const std::vector<OnHost> places = FurtherPlaces(config, resolved, planner, options);
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<OnHost> places,
+                            FurtherPlaces(config, resolved, planner, options));
   while (more.ranks <= kMostRanks / 2) {
     more.ranks *= 2;
     MEGATRON_ASSIGN_OR_RETURN(bool fits,

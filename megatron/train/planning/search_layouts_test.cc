@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
@@ -394,6 +395,26 @@ TEST_F(SearchLayoutsTest, LeavesStatesInFilesWhereNothingElseFits) {
   const auto small = Search(config, options);
   ASSERT_TRUE(small.ok()) << small.status();
   EXPECT_TRUE(small->best.empty());
+}
+
+TEST_F(SearchLayoutsTest, AFileIsNoFolderOfADisk) {
+  Hardware hardware = *planner_.hardware;
+  hardware.set_disk_read_gb_per_s(3);
+  hardware.set_disk_write_gb_per_s(2);
+  planner_.hardware = &hardware;
+  config::PretrainConfig config = Config("gpt3_857m");
+  for (const char* file : {"/proc/version", "/proc/version/states"}) {
+    hardware.set_disk_directory(file);
+    const absl::Status refused = Search(config, {/*ranks=*/1}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(),
+                ::testing::HasSubstr("hardware 'H100'.disk_directory is '" + std::string(file) +
+                                     "', which is no folder"));
+  }
+  // Nobody needs it where the configuration has another folder.
+  config.mutable_optimizer()->set_optimizer_cpu_offload(true);
+  config.mutable_optimizer()->set_optimizer_offload_path("/mine");
+  EXPECT_TRUE(Search(config, {/*ranks=*/1}).ok());
 }
 
 TEST_F(SearchLayoutsTest, ChoosesOffloadAnew) {
