@@ -69,14 +69,19 @@ int64_t StackBytes() {
   return static_cast<int64_t>(stack + guard);
 }
 
-// Returns 0 if the system does not tell.
-int64_t OpenFiles() {
-  DIR* const directory = opendir("/proc/self/fd");
+// Returns the number of names in the directory; 0 if the system does not tell.
+int64_t CountNames(const char* path) {
+  DIR* const directory = opendir(path);
   if (directory == nullptr) return 0;
-  int64_t count = -1;  // the directory itself is open meanwhile
+  int64_t count = 0;
   while (const dirent* const entry = readdir(directory)) count += entry->d_name[0] != '.';
   closedir(directory);
   return count;
+}
+
+int64_t OpenFiles() {
+  // The directory itself is open meanwhile.
+  return std::max<int64_t>(0, CountNames("/proc/self/fd") - 1);
 }
 
 // Returns the greatest sum of `bytes_of` the stages' ranks that one process holds.
@@ -114,6 +119,9 @@ constexpr int64_t kWorkspaceOfThread = int64_t{5} << 20;
 constexpr int64_t kMostColumnSums = 128;
 // Memory of what the program and a rank keep in lists, messages, and what is being saved.
 constexpr int64_t kListsOfProcess = int64_t{16} << 20, kListsOfRank = int64_t{8} << 20;
+// What a rank that has met the others holds of that by the time that it is asked itself, and of
+// connections to each other rank.
+constexpr int64_t kListsOfMetRank = int64_t{8} << 20, kBuffersOfPeer = int64_t{128} << 10;
 // A token of a sample, with its label, its weight and its position.
 constexpr int64_t kBytesOfToken = 32;
 
@@ -205,6 +213,13 @@ int64_t BesidePlan(const RunOptions& options, const RankPlan& stage, int ranks_h
   return bytes;
 }
 
+// Returns the addresses that are in use in a rank when it is asked, and not yet in the process that
+// starts it.
+int64_t InUseOfStartedRank(const RunOptions& options, int64_t world_size, std::optional<int> rank) {
+  if (rank.has_value() || !options.ranks.processes || world_size == 1) return 0;
+  return kListsOfMetRank + (world_size - 1) * kBuffersOfPeer;
+}
+
 absl::Status CheckAddresses(const ProcessLimits& limits, const RunOptions& options,
                             const RunPlan& plan, int ranks_here, std::optional<int> rank) {
   if (!limits.address_bytes.has_value()) return absl::OkStatus();
@@ -216,14 +231,16 @@ absl::Status CheckAddresses(const ProcessLimits& limits, const RunOptions& optio
                             return stage.host_bytes() + (on_gpus ? 0 : stage.total_bytes());
                           });
   const int64_t world_size = plan.ranks_per_stage * static_cast<int64_t>(plan.stages.size());
+  // Those of a rank that has met the others run already: their stacks are in use.
+  const int64_t serving = ThreadsOfProcess(options, world_size);
   const int64_t threads =
-      ThreadsOfProcess(options, world_size) +
+      serving - std::clamp<int64_t>(limits.threads - 1, 0, serving - 1) +
       of_process([&](const RankPlan& stage) { return ThreadsOfRank(options, stage, ranks_here); });
   const int64_t stacks = threads * limits.stack_bytes;
   // Lists of data are copied while they grow.
-  const int64_t beside = kListsOfProcess + plan.data_bytes + of_process([&](const RankPlan& stage) {
-                           return BesidePlan(options, stage, ranks_here);
-                         });
+  const int64_t beside =
+      kListsOfProcess + plan.data_bytes + InUseOfStartedRank(options, world_size, rank) +
+      of_process([&](const RankPlan& stage) { return BesidePlan(options, stage, ranks_here); });
   const int64_t all = planned + stacks + beside;
   if (all <= *limits.address_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -293,6 +310,7 @@ ProcessLimits LimitsOfThisProcess() {
   limits.file_bytes = LimitOf(RLIMIT_FSIZE);
   limits.open_files = Left(LimitOf(RLIMIT_NOFILE), OpenFiles());
   limits.stack_bytes = StackBytes();
+  limits.threads = std::max<int64_t>(1, CountNames("/proc/self/task"));
   return limits;
 }
 

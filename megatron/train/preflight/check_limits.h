@@ -18,6 +18,7 @@ struct ProcessLimits {
   std::optional<int64_t> file_bytes;     // the length of its longest file, ulimit -f
   std::optional<int64_t> open_files;     // ulimit -n, besides those that are open
   int64_t stack_bytes = 0;               // addresses that each new thread takes for its stack
+  int64_t threads = 1;  // those that run; the stacks of all but the first are in use
 };
 
 ProcessLimits LimitsOfThisProcess();
@@ -27,8 +28,8 @@ ProcessLimits LimitsOfThisProcess();
 // whose open files are left to CheckOpenFiles; else the limits are those of a process with all
 // ranks or, where each rank is a process, of each of them and of the one that starts them. This
 // machine runs `ranks_here` ranks, which share the threads out. Addresses are those of what is
-// planned, of all threads' stacks, of kernels' workspaces and of the program's own lists; what CUDA
-// and its libraries take, and files that are mapped, are not counted.
+// planned, of the stacks of all threads that don't run yet, of kernels' workspaces and of the
+// program's own lists; what CUDA and its libraries take, and files that are mapped, don't count.
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
                          const RunPlan& plan, int ranks_here, std::optional<int> rank);
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
@@ -49,9 +50,11 @@ absl::Status Check(const ProcessLimits& limits, const RunOptions& options, const
 
 // Returns the least addresses with which a process is not refused.
 int64_t LeastAddresses(const RunOptions& options, const RunPlan& plan,
-                       std::optional<int> rank = std::nullopt, int64_t stack_bytes = 0) {
+                       std::optional<int> rank = std::nullopt, int64_t stack_bytes = 0,
+                       int64_t running = 1) {
   ProcessLimits limits;
   limits.stack_bytes = stack_bytes;
+  limits.threads = running;
   int64_t least = 0;
   for (int64_t step = int64_t{1} << 50; step > 0; step /= 2) {
     limits.address_bytes = least + step - 1;
@@ -135,6 +138,28 @@ TEST(CheckLimitsTest, EveryThreadNeedsAddressesForItsStack) {
   expect_more(1);
   options.loop.on_event = "true";
   expect_more(2);
+}
+
+TEST(CheckLimitsTest, StacksOfThreadsThatRunAreInUse) {
+  constexpr int64_t kStack = 1 << 20;
+  const RunPlan plan = TwoStages();
+  RunOptions options;
+  options.ranks.processes = true;
+  const auto least = [&](int64_t running) {
+    return LeastAddresses(options, plan, /*rank=*/0, kStack, running);
+  };
+  EXPECT_EQ(least(5), least(1) - 4 * kStack);
+  // A process has five besides its first one and its rank's.
+  EXPECT_EQ(least(6), least(1) - 5 * kStack);
+  EXPECT_EQ(least(60), least(6));
+}
+
+TEST(CheckLimitsTest, TheProcessThatStartsRanksAllowsForWhatTheyHaveInUseWhenAsked) {
+  const RunPlan plan = TwoStages();
+  RunOptions options;
+  options.ranks.processes = true;
+  EXPECT_EQ(LeastAddresses(options, plan) - LeastAddresses(options, plan, /*rank=*/0),
+            (int64_t{8} << 20) + 3 * (int64_t{128} << 10));
 }
 
 TEST(CheckLimitsTest, BlocksOfLargePagesAndWorkspacesNeedAddresses) {
@@ -293,6 +318,15 @@ TEST(ProcessLimitsTest, AreThoseOfTheSystemWithoutWhatIsUsed) {
   EXPECT_LE(*limits.open_files, 97);  // three are the standard streams
   EXPECT_GT(*limits.open_files, 0);
   EXPECT_GT(limits.stack_bytes, 0);
+}
+
+TEST(ProcessLimitsTest, ThreadsThatRunAreCounted) {
+  const int64_t before = LimitsOfThisProcess().threads;
+  int64_t during = 0;
+  std::thread other([&] { during = LimitsOfThisProcess().threads; });
+  other.join();
+  EXPECT_GE(before, 1);
+  EXPECT_EQ(during, before + 1);
 }
 
 TEST(PrepareForLimitsTest, AFileAtItsLimitIsAnErrorOfTheWrite) {
