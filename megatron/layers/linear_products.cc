@@ -51,8 +51,13 @@ LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std:
   if (options.enabled && options.weights != nullptr) options.weights->push_back(name);
 }
 
-LinearProducts::LinearProducts(const Float8Options& options, Cut cut, int64_t index)
-    : options_(options), cut_(cut), keep_gradient_codes_(false), index_(index) {
+LinearProducts::LinearProducts(const Float8Options& options, Cut cut, int64_t index,
+                               bool keep_codes)
+    : options_(options),
+      cut_(cut),
+      keep_codes_(keep_codes && !reads_dy()),
+      keep_gradient_codes_(false),
+      index_(index) {
   const bool delayed = options.enabled && options.recipe == Float8Recipe::kDelayed;
   history_ = delayed ? CHECK_NOTNULL(options.history) : nullptr;
 }

@@ -48,8 +48,8 @@ class LinearProducts {
   LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
                  bool keep_codes = false);
   // The products of one of a weight's matrices, an expert's, whose place in options.history is
-  // `index`. It keeps no codes: BackwardWeight makes those of dy anew.
-  LinearProducts(const Float8Options& options, Cut cut, int64_t index);
+  // `index`. It keeps no codes of dy: BackwardWeight makes them anew.
+  LinearProducts(const Float8Options& options, Cut cut, int64_t index, bool keep_codes = false);
 
   // Returns whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }

@@ -158,6 +158,29 @@ TEST(Float8StageTest, ForwardKeepsCodesAndNotInputs) {
   EXPECT_LT(kept(recomputing), kept(options));
 }
 
+// Experts do so, too, each with its rows padded to a multiple of 16.
+TEST(Float8StageTest, ForwardKeepsCodesAndNotInputsOfExperts) {
+  ModelOptions options = ModelsAndMixture().back();
+  TransformerOptions& transformer = options.transformer;
+  transformer.float8.first_layers_without = 1;
+  ASSERT_EQ(transformer.num_layers, 2);
+  MoeOptions& moe = transformer.moe;
+  moe.shared_ffn_hidden_size = 0;
+  moe.shared_expert_gate = false;
+  HostBatch batch = RandomBatch({32, 16}, options.vocab_size, 2);
+  const auto kept = [&](const ModelOptions& of) {
+    return MeasureStage(of, 1, batch.View()).slots[0].bytes;
+  };
+  ModelOptions inputs = options;
+  inputs.transformer.float8.weight_gradient = false;
+  const int64_t rows = 48 * moe.router.topk,
+                features = transformer.hidden_size + moe.ffn_hidden_size;
+  const int64_t saving = 3 * rows * features;
+  const int64_t padding = moe.num_experts * 16 * features;
+  const int64_t scales = (2 * moe.num_experts + 1) * Buffer::kAlignment;
+  EXPECT_LE(kept(options), kept(inputs) - saving + padding + scales);
+}
+
 // The elements of a whole weight's gradient that a rank has, where it is cut along one dim.
 std::vector<float> BlockOf(const std::vector<float>& whole, const Sharding& sharding) {
   const int64_t columns = sharding.global_shape[-1], mine = sharding.local_shape[-1];

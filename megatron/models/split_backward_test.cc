@@ -22,8 +22,9 @@ std::vector<ModelOptions> Models() {
       SmallGpt2(),   SmallLlama(),         SmallGpt2(),       SmallMixtral(),    SmallDeepSeek(),
       SmallBert(),   SmallPostNormBert(),  SmallMegatronT5(), SmallT5(),         SmallBalanced(),
       SmallLatent(), SmallLatentMixture(), SmallMtp(),        SmallMtpMixture(), SmallHybrid()};
-  for (ModelOptions float8 : {SmallGpt2(), SmallWideLatent()}) {
+  for (ModelOptions float8 : {SmallGpt2(), SmallWideLatent(), SmallMixtral()}) {
     float8.transformer.ffn_hidden_size = 64;
+    float8.transformer.moe.ffn_hidden_size = 32;
     float8.transformer.float8.enabled = true;
     models.push_back(float8);
   }

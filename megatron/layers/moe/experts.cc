@@ -68,9 +68,9 @@ Experts::Experts(const TransformerOptions& options, const std::string& name,
       gate_(options.gate, options.gate_limit, options.gate_offset),
       dtype_(options.dtype),
       fc1_products_(options.float8, LinearProducts::Cut::kOutput, name + ".linear_fc1.weight",
-                    options.moe.num_experts, groups),
+                    options.moe.num_experts, groups, /*keep_codes=*/!options.recompute.mlp),
       fc2_products_(options.float8, LinearProducts::Cut::kInput, name + ".linear_fc2.weight",
-                    options.moe.num_experts, groups),
+                    options.moe.num_experts, groups, /*keep_codes=*/!options.recompute.mlp),
       fc1_(MakeWeight(name + ".linear_fc1.weight", Fc1Shape(options), options.gated ? 2 : 1,
                       options.init_std, groups)),
       fc2_(MakeWeight(name + ".linear_fc2.weight",
@@ -113,42 +113,51 @@ void Experts::AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::Row
   }
 }
 
-void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                       Arena* arena, Saved* saved) const {
-  const int64_t rows = saved->in_RH.dim(0), width = Fc1(fc1_.data).dim(1);
+Shape Experts::ActivatedShape(const Tensor& pre_RI) const {
+  const int64_t width = pre_RI.dim(1);
+  return {pre_RI.dim(0), gated_ ? width / 2 : width};
+}
+
+Tensor Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                         const Tensor& in_RH, Arena* arena, Saved* saved) const {
+  const int64_t rows = in_RH.dim(0), width = Fc1(fc1_.data).dim(1);
   saved->pre_RI = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
-  saved->activated_RI =
-      arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
-  fc1_products_.Forward(ctx.Of(OffloadModule::kExpertFc1), groups, saved->in_RH, Fc1(fc1_.data),
+  const Tensor activated_RI =
+      (fc2_products_.keeps_codes(ctx) ? ctx.scratch : arena)
+          ->Allocate(dtype_, ActivatedShape(saved->pre_RI), "expert activation");
+  fc1_products_.Forward(ctx.Of(OffloadModule::kExpertFc1), groups, in_RH, Fc1(fc1_.data),
                         saved->pre_RI, &saved->fc1);
   AddBias(ctx, groups, fc1_bias_, saved->pre_RI);
   if (gated_) {
-    ops::GateForward(ctx.stream, gate_, saved->pre_RI, saved->activated_RI);
+    ops::GateForward(ctx.stream, gate_, saved->pre_RI, activated_RI);
   } else {
-    ops::ActivationForward(ctx.stream, activation_, saved->pre_RI, saved->activated_RI);
+    ops::ActivationForward(ctx.stream, activation_, saved->pre_RI, activated_RI);
   }
+  return activated_RI;
 }
 
 void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                       const Tensor& in_RH, const Tensor& out_RH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  saved->in_RH = in_RH;
+  saved->in_RH = keeps_codes(ctx) ? Tensor() : in_RH;
   const LayerContext of_activation = ctx.Of(OffloadModule::kMoeActivation);
-  Activate(ctx, groups, recompute_ ? ctx.scratch : of_activation.saved, saved);
-  fc2_products_.Forward(of_activation, groups, saved->activated_RI, fc2_.data, out_RH, &saved->fc2);
+  const Tensor activated_RI =
+      Activate(ctx, groups, in_RH, recompute_ ? ctx.scratch : of_activation.saved, saved);
+  saved->activated_RI = fc2_products_.keeps_codes(ctx) ? Tensor() : activated_RI;
+  fc2_products_.Forward(of_activation, groups, activated_RI, fc2_.data, out_RH, &saved->fc2);
   if (is_first_) AddBias(ctx, groups, fc2_bias_, out_RH);
 }
 
 void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        const Tensor& dout_RH, const Tensor& din_RH, Saved* saved) {
-  if (recompute_) Activate(ctx, groups, ctx.kept(), saved);
+  if (recompute_) saved->activated_RI = Activate(ctx, groups, saved->in_RH, ctx.kept(), saved);
   saved->dout_RH = dout_RH;
   saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), "expert gradient");
   fc1_products_.Reserve(ctx, saved->dpre_RI, &saved->fc1);
   fc2_products_.Reserve(ctx, dout_RH, &saved->fc2);
   Arena::Scope scope(ctx.scratch);
   const Tensor dactivated_RI =
-      ctx.scratch->Allocate(dtype_, saved->activated_RI.shape(), "expert gradient");
+      ctx.scratch->Allocate(dtype_, ActivatedShape(saved->pre_RI), "expert gradient");
   fc2_products_.BackwardInput(ctx, groups, dout_RH, fc2_.data, dactivated_RI, &saved->fc2);
   if (gated_) {
     ops::GateBackward(ctx.stream, gate_, dactivated_RI, saved->pre_RI, saved->dpre_RI);

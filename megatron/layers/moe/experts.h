@@ -25,7 +25,8 @@ namespace megatron {
 class Experts {
  public:
   struct Saved {
-    Tensor in_RH, pre_RI, activated_RI;
+    Tensor in_RH, activated_RI;  // none where forward keeps codes of them
+    Tensor pre_RI;
     Tensor dout_RH, dpre_RI;
     GroupedProducts::Saved fc1, fc2;
   };
@@ -33,7 +34,10 @@ class Experts {
   // `name` is "decoder.layers.0.mlp.experts.experts".
   Experts(const TransformerOptions& options, const std::string& name, const ExpertGroups& groups);
 
-  // `in` must live as long as *saved. Where several ranks share an expert, out is a summand.
+  // Returns whether `in` need not outlive Forward.
+  bool keeps_codes(const LayerContext& ctx) const { return fc1_products_.keeps_codes(ctx); }
+
+  // Where several ranks share an expert, out is a summand.
   void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& in_RH,
                const Tensor& out_RH, Saved* saved) const;
   // Writes din; dout must lie in ctx.kept(). The weights' gradients are left to BackwardWeight also
@@ -54,8 +58,11 @@ class Experts {
                const Parameter& bias, const Tensor& y_RO) const;
   void AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        const Tensor& dy_RO, const Parameter& bias) const;
-  void Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, Arena* arena,
-                Saved* saved) const;
+  Shape ActivatedShape(const Tensor& pre_RI) const;
+  // Writes saved->pre and returns the activated rows, both allocated in `arena`, or the latter in
+  // ctx.scratch where fc2 keeps its codes.
+  Tensor Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                  const Tensor& in_RH, Arena* arena, Saved* saved) const;
 
   bool gated_, recompute_;
   bool has_bias_;

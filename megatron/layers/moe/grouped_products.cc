@@ -67,7 +67,7 @@ class ExpertRows {
 
 GroupedProducts::GroupedProducts(const Float8Options& options, LinearProducts::Cut cut,
                                  const std::string& name, int64_t num_experts,
-                                 const ExpertGroups& groups)
+                                 const ExpertGroups& groups, bool keep_codes)
     : tensor_group_(groups.tensor) {
   if (!options.enabled) return;
   const int64_t local = num_experts / groups.expert.size();
@@ -75,7 +75,11 @@ GroupedProducts::GroupedProducts(const Float8Options& options, LinearProducts::C
   if (options.history != nullptr) index += options.history->Add(name, num_experts);
   if (options.weights != nullptr) options.weights->push_back(name);
   for (int64_t expert = 0; expert < local; ++expert)
-    of_expert_.emplace_back(options, cut, index + expert);
+    of_expert_.emplace_back(options, cut, index + expert, keep_codes);
+}
+
+bool GroupedProducts::keeps_codes(const LayerContext& ctx) const {
+  return !of_expert_.empty() && of_expert_.front().keeps_codes(ContextOfExperts(ctx));
 }
 
 // An expert's rows are whole on each rank that has them: no other rank has parts of a micro-batch
@@ -135,8 +139,10 @@ void GroupedProducts::BackwardWeight(const LayerContext& ctx,
   if (of_expert_.empty())
     return ops::GroupedLinearBackwardWeight(ctx.stream, groups, dy_RO, x_RI, dw_EOI);
   ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
-    of_expert_[expert].BackwardWeight(own, rows.Input(own, dy_RO), rows.Input(own, x_RI),
-                                      dw_EOI.Select(0, expert), Tensor(), saved.experts[expert]);
+    const LinearProducts::Saved& of_forward = saved.experts[expert];
+    const bool has_codes = !of_forward.x_IT.codes.empty();
+    const Tensor dy = rows.Input(own, dy_RO), x = has_codes ? Tensor() : rows.Input(own, x_RI);
+    of_expert_[expert].BackwardWeight(own, dy, x, dw_EOI.Select(0, expert), Tensor(), of_forward);
   });
 }
 

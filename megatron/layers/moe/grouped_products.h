@@ -29,9 +29,14 @@ class GroupedProducts {
     std::vector<LinearProducts::Saved> experts;  // none where products are in the weights' dtype
   };
 
-  // `num_experts` are those of all ranks; `name` is that of the weight.
+  // `num_experts` are those of all ranks; `name` is that of the weight. With `keep_codes`, forward
+  // keeps the codes of x for BackwardWeight, where it needs no more of x than those. Memory that is
+  // planned with all rows in one group has room for the codes of as many rows in any groups.
   GroupedProducts(const Float8Options& options, LinearProducts::Cut cut, const std::string& name,
-                  int64_t num_experts, const ExpertGroups& groups);
+                  int64_t num_experts, const ExpertGroups& groups, bool keep_codes = false);
+
+  // Returns whether x need not outlive Forward; BackwardWeight then does not read it.
+  bool keeps_codes(const LayerContext& ctx) const;
 
   // The products of ops/moe/grouped_linear.h. What `saved` gets lies in ctx.saved.
   void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& x_RI,

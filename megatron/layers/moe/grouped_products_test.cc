@@ -1,6 +1,7 @@
 #include "megatron/layers/moe/grouped_products.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -49,6 +50,11 @@ Float8Options Recipe(Float8Recipe recipe, Float8History* history = nullptr) {
   return options;
 }
 
+// Backward does not read an input whose codes are kept.
+Tensor InputOfBackward(const GroupedProducts& products, const LayerContext& ctx, const All& all) {
+  return products.keeps_codes(ctx) ? Tensor() : all.x.tensor();
+}
+
 void Train(const GroupedProducts& products, All* all, bool deferred = false) {
   ThreadPool pool(1);
   Arena saved({}, 1 << 22, "saved", nullptr), scratch({}, 1 << 22, "scratch", nullptr),
@@ -60,7 +66,8 @@ void Train(const GroupedProducts& products, All* all, bool deferred = false) {
   EXPECT_EQ(scratch.Mark(), 0);
   products.Reserve(ctx, all->dy, &kept);
   products.BackwardInput(ctx, kGroups, all->dy, all->w, all->dx, &kept);
-  products.BackwardWeight(ctx, kGroups, all->dy, all->x, all->dw, kept);
+  products.BackwardWeight(ctx, kGroups, all->dy, InputOfBackward(products, ctx, *all), all->dw,
+                          kept);
 }
 
 HostTensor RowsOf(const HostTensor& x, int64_t expert) {
@@ -84,13 +91,16 @@ Values MatrixOf(const HostTensor& w, int64_t expert) {
 // Each expert's products are those of a linear layer that has its rows and its matrix alone.
 TEST(GroupedProductsTest, AreThoseOfALayerForEachExpert) {
   for (const Float8Recipe recipe : {Float8Recipe::kTensorwise, Float8Recipe::kBlockwise}) {
-    for (const bool weight_gradient : {true, false}) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(recipe) << " " << weight_gradient);
+    for (const auto& [weight_gradient, keep_codes] :
+         {std::pair(true, false), std::pair(true, true), std::pair(false, true)}) {
+      SCOPED_TRACE(testing::Message()
+                   << static_cast<int>(recipe) << " " << weight_gradient << " " << keep_codes);
       Float8Options options = Recipe(recipe);
       options.weight_gradient = weight_gradient;
       const All before;
       All all;
-      Train(GroupedProducts(options, Cut::kOutput, kName, kExperts, ExpertGroups{}), &all);
+      Train(GroupedProducts(options, Cut::kOutput, kName, kExperts, ExpertGroups{}, keep_codes),
+            &all);
       for (int64_t expert = 0; expert < kExperts; ++expert) {
         SCOPED_TRACE(expert);
         const HostTensor x = RowsOf(before.x, expert), dy = RowsOf(before.dy, expert);
@@ -117,13 +127,71 @@ TEST(GroupedProductsTest, AreThoseOfALayerForEachExpert) {
 
 TEST(GroupedProductsTest, WeightGradientsThatArePutOffHaveTheSameBits) {
   for (const Float8Recipe recipe : {Float8Recipe::kTensorwise, Float8Recipe::kBlockwise}) {
-    All at_once, later;
-    const GroupedProducts products(Recipe(recipe), Cut::kInput, kName, kExperts, ExpertGroups{});
-    Train(products, &at_once);
-    Train(products, &later, /*deferred=*/true);
-    EXPECT_EQ(later.y.Bytes(), at_once.y.Bytes());
-    EXPECT_EQ(later.dx.Bytes(), at_once.dx.Bytes());
-    EXPECT_EQ(later.dw.Bytes(), at_once.dw.Bytes());
+    for (const bool keep_codes : {false, true}) {
+      All at_once, later;
+      const GroupedProducts products(Recipe(recipe), Cut::kInput, kName, kExperts, ExpertGroups{},
+                                     keep_codes);
+      Train(products, &at_once);
+      Train(products, &later, /*deferred=*/true);
+      EXPECT_EQ(later.y.Bytes(), at_once.y.Bytes());
+      EXPECT_EQ(later.dx.Bytes(), at_once.dx.Bytes());
+      EXPECT_EQ(later.dw.Bytes(), at_once.dw.Bytes());
+    }
+  }
+}
+
+TEST(GroupedProductsTest, CodesAreKeptInTrainingWhereTheWeightsGradientReadsThem) {
+  ThreadPool pool(1);
+  LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), nullptr, nullptr, nullptr};
+  const auto keeps = [&](const Float8Options& options, bool keep_codes = true) {
+    return GroupedProducts(options, Cut::kOutput, kName, kExperts, ExpertGroups{}, keep_codes)
+        .keeps_codes(ctx);
+  };
+  Float8Options in_bf16 = Enabled();
+  in_bf16.weight_gradient = false;
+  EXPECT_FALSE(keeps(Enabled(), /*keep_codes=*/false));
+  EXPECT_FALSE(keeps(in_bf16));
+  EXPECT_FALSE(keeps(Float8Options()));
+  // An expert's rows are whole on each rank that has them.
+  for (const bool sequence_parallel : {false, true}) {
+    ctx.sequence_parallel = sequence_parallel;
+    EXPECT_TRUE(keeps(Enabled()));
+  }
+  ctx.training = false;
+  EXPECT_FALSE(keeps(Enabled()));
+}
+
+TEST(GroupedProductsTest, CodesOfAnyGroupsFitWhereThoseOfOneExpertWithAllRowsDo) {
+  constexpr int64_t kAllRows = 300;
+  const Device meta = {DeviceType::kMeta};
+  const auto tensor = [&](const Shape& shape) { return Tensor(nullptr, kF32, shape, meta); };
+  for (const Float8Recipe recipe : {Float8Recipe::kTensorwise, Float8Recipe::kBlockwise}) {
+    const GroupedProducts products(Recipe(recipe), Cut::kOutput, kName, kExperts, ExpertGroups{},
+                                   /*keep_codes=*/true);
+    const auto kept = [&](const std::vector<int64_t>& rows) {
+      std::vector<ops::RowGroup> groups;
+      int64_t begin = 0;
+      for (size_t expert = 0; expert < rows.size(); ++expert) {
+        groups.push_back({static_cast<int64_t>(expert), begin, begin + rows[expert]});
+        begin += rows[expert];
+      }
+      EXPECT_EQ(begin, kAllRows);
+      Arena saved(meta, 0, "saved", nullptr), scratch(meta, 0, "scratch", nullptr);
+      const LayerContext ctx = {ProcessGroup(), Stream::Meta(), &saved, &scratch, nullptr};
+      GroupedProducts::Saved of_forward;
+      products.Forward(ctx, groups, tensor({kAllRows, kIn}), tensor({kExperts, kOut, kIn}),
+                       tensor({kAllRows, kOut}), &of_forward);
+      return saved.Mark();
+    };
+    const int64_t planned = kept({kAllRows, 0, 0, 0});
+    EXPECT_GT(planned, kAllRows * kIn);
+    EXPECT_LT(planned, kAllRows * kIn * 3 / 2);
+    for (const std::vector<int64_t>& rows : std::vector<std::vector<int64_t>>{{75, 75, 75, 75},
+                                                                              {1, 1, 1, 297},
+                                                                              {129, 129, 41, 1},
+                                                                              {17, 33, 49, 201},
+                                                                              {0, 150, 150, 0}})
+      EXPECT_LE(kept(rows), planned) << rows[0] << " " << rows[1];
   }
 }
 
@@ -142,7 +210,7 @@ TEST(GroupedProductsTest, DelayedScalesAreThoseOfTheExpertOnEveryRank) {
     products.Forward(ctx, rows, all->x, w, all->y, &kept);
     products.Reserve(ctx, all->dy, &kept);
     products.BackwardInput(ctx, rows, all->dy, w, all->dx, &kept);
-    products.BackwardWeight(ctx, rows, all->dy, all->x, dw, kept);
+    products.BackwardWeight(ctx, rows, all->dy, InputOfBackward(products, ctx, *all), dw, kept);
     history->StartReduce(groups, stream);
     history->Record(stream);
   };
@@ -157,37 +225,39 @@ TEST(GroupedProductsTest, DelayedScalesAreThoseOfTheExpertOnEveryRank) {
   EXPECT_EQ(history.Tensors()[1].name, kName);
   EXPECT_EQ(history.Tensors()[1].tensor.shape(), (Shape{kExperts, 1, 3}));
 
-  ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) {
-                ExpertGroups groups;
-                groups.expert = world;
-                Float8History mine{Float8HistoryOptions{}};
-                mine.Add("before.weight");
-                const GroupedProducts part(Recipe(Float8Recipe::kDelayed, &mine), Cut::kOutput,
-                                           kName, kExperts, groups);
-                mine.Allocate(Device(), nullptr);
-                // Each rank has all rows here, and takes those of its experts for its own.
-                std::vector<ops::RowGroup> rows;
-                for (const ops::RowGroup& group : kGroups) {
-                  if (group.expert / 2 == rank)
-                    rows.push_back({group.expert % 2, group.begin, group.end});
-                }
-                All all;
-                const Tensor w = all.w.tensor().Slice(0, 2 * rank, 2 * rank + 2),
-                             dw = all.dw.tensor().Slice(0, 2 * rank, 2 * rank + 2);
-                for (int i = 0; i < 2; ++i) step(&mine, part, {world}, &all, rows, w, dw);
-                for (int64_t expert = 2 * rank; expert < 2 * rank + 2; ++expert) {
-                  EXPECT_EQ(RowsOf(all.y, expert).Bytes(), RowsOf(whole.y, expert).Bytes());
-                  EXPECT_EQ(RowsOf(all.dx, expert).Bytes(), RowsOf(whole.dx, expert).Bytes());
-                  EXPECT_EQ(MatrixOf(all.dw, expert), MatrixOf(whole.dw, expert));
-                }
-                for (int64_t layer = 0; layer < 1 + kExperts; ++layer) {
-                  for (int64_t i = 0; i < 3; ++i) {
-                    EXPECT_EQ(mine.layer(layer).amax_3.data<float>()[i],
-                              history.layer(layer).amax_3.data<float>()[i]);
+  for (const bool keep_codes : {false, true}) {
+    ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) {
+                  ExpertGroups groups;
+                  groups.expert = world;
+                  Float8History mine{Float8HistoryOptions{}};
+                  mine.Add("before.weight");
+                  const GroupedProducts part(Recipe(Float8Recipe::kDelayed, &mine), Cut::kOutput,
+                                             kName, kExperts, groups, keep_codes);
+                  mine.Allocate(Device(), nullptr);
+                  // Each rank has all rows here, and takes those of its experts for its own.
+                  std::vector<ops::RowGroup> rows;
+                  for (const ops::RowGroup& group : kGroups) {
+                    if (group.expert / 2 == rank)
+                      rows.push_back({group.expert % 2, group.begin, group.end});
                   }
-                }
-                return world.status();
-              }).ok());
+                  All all;
+                  const Tensor w = all.w.tensor().Slice(0, 2 * rank, 2 * rank + 2),
+                               dw = all.dw.tensor().Slice(0, 2 * rank, 2 * rank + 2);
+                  for (int i = 0; i < 2; ++i) step(&mine, part, {world}, &all, rows, w, dw);
+                  for (int64_t expert = 2 * rank; expert < 2 * rank + 2; ++expert) {
+                    EXPECT_EQ(RowsOf(all.y, expert).Bytes(), RowsOf(whole.y, expert).Bytes());
+                    EXPECT_EQ(RowsOf(all.dx, expert).Bytes(), RowsOf(whole.dx, expert).Bytes());
+                    EXPECT_EQ(MatrixOf(all.dw, expert), MatrixOf(whole.dw, expert));
+                  }
+                  for (int64_t layer = 0; layer < 1 + kExperts; ++layer) {
+                    for (int64_t i = 0; i < 3; ++i) {
+                      EXPECT_EQ(mine.layer(layer).amax_3.data<float>()[i],
+                                history.layer(layer).amax_3.data<float>()[i]);
+                    }
+                  }
+                  return world.status();
+                }).ok());
+  }
   // What moved the second step's codes away from the first one's is known for each expert that had
   // rows; the weight of the one that had none is known, too.
   const float* const idle = history.layer(4).amax_3.data<float>();

@@ -134,8 +134,10 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
   }
   TokenDispatcher::Plan& plan = saved->plan;
   dispatcher_.MakePlan(ctx, expert_MK, &plan);
-  // The experts' inputs are kept here; their outputs are sent back and kept by the rank that asked.
-  Arena* const in_arena = ctx.SavedBy(OffloadModule::kExpertFc1);
+  // The experts' inputs, or codes of them, are kept here; their outputs are sent back and kept by
+  // the rank that asked.
+  Arena* const in_arena =
+      experts_.keeps_codes(ctx) ? ctx.scratch : ctx.SavedBy(OffloadModule::kExpertFc1);
   Arena* const sent_arena = dispatcher_.alone() ? in_arena : ctx.scratch;
   Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   const Tensor sent_SH =

@@ -85,6 +85,65 @@ TEST_F(MoeLayerTest, RecomputationChangesNoBitAndKeepsNothing) {
   EXPECT_EQ(harness_.context().saved->high_water(), 0);
 }
 
+// Sizes whose products can be in FP8.
+TransformerOptions InFloat8(Float8Recipe recipe) {
+  TransformerOptions options = Options();
+  options.hidden_size = 32;
+  options.moe.ffn_hidden_size = 48;
+  options.moe.router.topk = 2;
+  options.float8.enabled = true;
+  options.float8.recipe = recipe;
+  return options;
+}
+
+constexpr Float8Recipe kRecipes[] = {Float8Recipe::kTensorwise, Float8Recipe::kBlockwise};
+
+// With recomputation of what is between the matrices, experts keep their inputs themselves.
+TEST_F(MoeLayerTest, InputsKeptAsCodesGiveTheBitsOfInputsThatAreKeptAndOfThoseComputedAgain) {
+  for (const Float8Recipe recipe : kRecipes) {
+    for (const bool gated : {true, false}) {
+      TransformerOptions codes = InFloat8(recipe);
+      codes.gated = gated;
+      TransformerOptions inputs = codes, again = codes;
+      inputs.recompute.mlp = again.recompute.experts = true;
+      ExpectSameBits({40, 24}, MakeLayer(codes), MakeLayer(inputs), codes.hidden_size);
+      ExpectSameBits({40, 24}, MakeLayer(codes), MakeLayer(again), codes.hidden_size);
+    }
+  }
+}
+
+// A byte, and not four, of what the matrices of an expert read, whose rows are padded to multiples
+// of 16; and a few scales.
+TEST_F(MoeLayerTest, ForwardKeepsCodesAndNotTheInputsOfExperts) {
+  constexpr int64_t kTokens = 64;
+  const auto kept = [&](const TransformerOptions& options) {
+    LayerHarness harness({40, 24});
+    const LayerCalls calls = MakeLayer(options);
+    harness.Bind(calls.parameters);
+    const ops::HostTensor x =
+        ops::HostTensor::Normal({kTokens, options.hidden_size}, DType::kFloat32, 1);
+    harness.Forward(calls, x, ops::HostTensor({kTokens, options.hidden_size}, DType::kFloat32));
+    return harness.context().saved->Mark();
+  };
+  for (const Float8Recipe recipe : kRecipes) {
+    const TransformerOptions options = InFloat8(recipe);
+    TransformerOptions without = options;
+    without.float8.enabled = false;
+    const int64_t features = options.hidden_size + options.moe.ffn_hidden_size;
+    const int64_t saving = 3 * kTokens * options.moe.router.topk * features;
+    const int64_t padding = kExperts * 16 * features;
+    const int64_t scales = 4 * kExperts * Buffer::kAlignment + (kExperts + 1) * 4 * features;
+    EXPECT_LE(kept(options), kept(without) - saving + padding + scales);
+
+    TransformerOptions recomputing = options, inputs = options;
+    recomputing.recompute.mlp = inputs.recompute.mlp = true;
+    inputs.float8.weight_gradient = false;
+    EXPECT_EQ(kept(recomputing), kept(inputs));
+    recomputing.recompute.experts = true;
+    EXPECT_EQ(kept(recomputing), 0);
+  }
+}
+
 TEST_F(MoeLayerTest, GradientsWithBiasesAndACutGateAreThoseOfFiniteDifferences) {
   TransformerOptions options = Options();
   options.linear_bias = true;

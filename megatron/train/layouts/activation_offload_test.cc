@@ -291,6 +291,14 @@ TEST_F(ActivationOffloadTest, CodesOfProductsLeaveWithTheirModule) {
   options.model.transformer.float8.enabled = true;
   options.model.offload_modules = {Module::kQkvLinear, Module::kAttentionProj, Module::kMlp};
   ExpectSameBits(options, {5});
+  TrainerOptions mixture = Of(SmallMixtral());
+  mixture.model.transformer.dtype = DType::kBFloat16;
+  mixture.model.transformer.moe.ffn_hidden_size = 32;
+  mixture.model.transformer.float8.enabled = true;
+  for (const Module module : {Module::kExpertFc1, Module::kMoeActivation}) {
+    mixture.model.offload_modules = {module};
+    ExpectSameBits(mixture, {5});
+  }
 }
 
 // Three windows and the layer that stays are as much as four layers keep.
