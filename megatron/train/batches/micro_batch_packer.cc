@@ -342,6 +342,11 @@ void MicroBatchPacker::ReadAhead(const SampleSource& source, const Step& next) {
   Read(source, next, &staging_[1 - current_]).IgnoreError();
 }
 
+void MicroBatchPacker::ReleaseSources() {
+  readers_.clear();
+  for (Staging& staging : staging_) staging.source = nullptr;
+}
+
 void MicroBatchPacker::Place(const Step& step, int data_ranks, const Staging& staging) {
   batches_.clear();
   for (const MicroBatch& host : staging.batches) {

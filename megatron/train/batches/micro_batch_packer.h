@@ -80,12 +80,14 @@ class MicroBatchPacker {
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the batch
   // of whose loss the gradient is the mean: the global batch, or an island's part of it
-  // (comm/island_groups.h). `source` must live longer than this.
+  // (comm/island_groups.h). `source` must live until ReleaseSources, or longer than this.
   absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
   // Does work ahead on a GPU that the next Pack need not do if it is for this step. That Pack
   // reports errors.
   void ReadAhead(const SampleSource& source, const Step& next);
+  // Ends the reading of samples ahead, and forgets what was read so: the sources may be destroyed.
+  void ReleaseSources();
   // Returns the shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 

@@ -147,6 +147,13 @@ void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   if (inner_packer_ != nullptr) inner_packer_->ReadAhead(source, next);
 }
 
+void Trainer::ReleaseSources() {
+  packer_.ReleaseSources();
+  for (MicroBatchPacker* const other : {inner_packer_.get(), next_packer_.get()}) {
+    if (other != nullptr) other->ReleaseSources();
+  }
+}
+
 absl::Status Trainer::Pack(const SampleSource& source, const MicroBatchPacker::Step& step) {
   MEGATRON_RETURN_IF_ERROR(packer_.Pack(source, step, SamplesGroup(), stream_));
   if (inner_packer_ == nullptr) return absl::OkStatus();

@@ -200,6 +200,9 @@ class Trainer {
   // Gives every rank the scores of all tokens of `source`, whose size is a multiple of the global
   // batch, by the weights that Evaluate takes. Needs TrainerOptions::scores_tokens.
   absl::Status ScoreTokens(const SampleSource& source, TakeTokenScores take);
+  // Ends the reading of samples ahead, which the three calls above begin: their sources must live
+  // until then, or longer than this.
+  void ReleaseSources();
 
   // Makes copies of the shards of states that all ranks have now, unless they have been made; where
   // there are none to make, nothing happens. Collective. Called before the first step and before

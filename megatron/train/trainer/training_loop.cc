@@ -89,6 +89,9 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
     last_step_ = run.going_on->last_step;
 }
 
+// The trainer lives on, and samples_ does not.
+TrainingLoop::~TrainingLoop() { trainer_->ReleaseSources(); }
+
 ExitCode TrainingLoop::Fail(const absl::Status& error) {
   rank_.console->ClearProgress();
   const ProcessGroup& world = trainer_->groups().world;

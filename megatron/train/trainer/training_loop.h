@@ -94,6 +94,8 @@ class TrainingLoop {
 
   // All must outlive this.
   TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem& fs, Trainer* trainer);
+  // The trainer reads no samples ahead after this.
+  ~TrainingLoop();
 
   // Trains until done or told to stop. The returned code says why it ended; an error that ended it
   // is in the rank's failure.

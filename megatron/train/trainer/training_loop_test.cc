@@ -1,0 +1,116 @@
+#include "megatron/train/trainer/training_loop.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/watch/rank_progress.h"
+#include "megatron/data/sample.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/trace/trace.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/failure.h"
+#include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/trainer/trainer.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kLength = 16;
+
+struct Readings {
+  absl::Notification ahead;      // the sample that no step takes is being read
+  absl::Notification run_over;   // the loop has run
+  absl::Notification loop_gone;  // the loop has been destroyed
+  std::atomic<bool> outlasts{false};
+};
+
+// A source of which a step takes the first sample. The reading of the other one lasts until the
+// loop is gone, which it notes, or until the loop that has run has had time to be destroyed.
+class WatchedSource : public SampleSource {
+ public:
+  explicit WatchedSource(Readings* readings) : readings_(*readings) {}
+  int64_t size() const override { return 2; }
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    sample->tokens.assign(kLength, 1);
+    sample->labels.assign(kLength, 1);
+    sample->loss_mask.assign(kLength, 1.0f);
+    sample->positions.resize(kLength);
+    for (int i = 0; i < kLength; ++i) sample->positions[i] = i;
+    sample->document_starts.assign(1, 0);
+    if (index == 0) return absl::OkStatus();
+    readings_.ahead.Notify();
+    readings_.run_over.WaitForNotification();
+    if (readings_.loop_gone.WaitForNotificationWithTimeout(absl::Milliseconds(300)))
+      readings_.outlasts = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  Readings& readings_;
+};
+
+std::unique_ptr<Trainer> MakeTrainer(const TrainerOptions& options, const Stream& stream) {
+  const LossScaler scaler = LossScaler::MakeConstant(1);
+  auto plan = Trainer::Create(options, scaler, {}, {}, Stream::Meta(), nullptr);
+  CHECK_EQ(plan.status(), absl::OkStatus());
+  auto trainer = Trainer::Create(options, scaler, {}, (*plan)->Measure(), stream, nullptr);
+  CHECK_EQ(trainer.status(), absl::OkStatus());
+  (*trainer)->InitializeWeights(1234);
+  return *std::move(trainer);
+}
+
+// The trainer generates text afterwards, and the samples that the loop has made of a run's are
+// gone.
+TEST(TrainingLoopTest, NoThreadReadsSamplesWhenTheLoopIsGone) {
+  TrainingRun run;
+  TrainerOptions& options = run.options.trainer;
+  options.model = SmallGpt2();
+  options.schedule.max_lr = 1e-2;
+  options.schedule.lr_decay_steps = 1000;
+  options.packing.seq_length = run.options.data.seq_length = kLength;
+  options.packing.layout.micro_batch_size = options.packing.layout.data_parallel_size = 1;
+  options.packing.num_workers = 1;
+  options.batch_size.global_batch_size = options.packing.max_micro_batches = 1;
+  run.options.loop.train_iters = 1;
+  Readings readings;
+  run.data.train = std::make_unique<WatchedSource>(&readings);
+
+  Trace trace;
+  ThreadPool pool(1);
+  MemoryLedger ledger;
+  RankProgress progress;
+  RankConsole console(/*prints=*/false, &progress);
+  FirstFailure failure;
+  const std::unique_ptr<Trainer> trainer =
+      MakeTrainer(options, trace.Follow(Stream::Cpu(&pool), "compute"));
+  TrainingLoop::Rank rank;
+  rank.profile.ledger = &ledger;
+  rank.trace = &trace;
+  rank.console = &console;
+  rank.progress = &progress;
+  rank.failure = &failure;
+  {
+    TrainingLoop loop(run, rank, PosixFileSystem(), trainer.get());
+    const ExitCode code = loop.Run();
+    readings.run_over.Notify();
+    ASSERT_EQ(code, kExitDone) << failure.Get();
+    readings.ahead.WaitForNotification();
+  }
+  readings.loop_gone.Notify();
+  EXPECT_EQ(trainer->progress().iteration, 1);
+  trainer->ReleaseSources();
+  EXPECT_FALSE(readings.outlasts);
+}
+
+}  // namespace
+}  // namespace megatron
