@@ -16,6 +16,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/text/context_warning.h"
 #include "megatron/train/text/restored_text.h"
 #include "megatron/train/text/text_stream.h"
 #include "megatron/train/trainer/inference_model.h"
@@ -93,6 +94,8 @@ absl::Status Continue(InferenceModel* model) {
                                 return std::fflush(stdout) == 0;
                               });
   std::printf("\n");
+  std::fflush(stdout);
+  std::fputs(ContextWarning(tokens.size(), model->limits().max_context).c_str(), stderr);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "megatron/train/text/context_warning.h"
 #include "megatron/train/text/text_stream.h"
 
 namespace megatron {
@@ -34,7 +35,7 @@ class Gpt : public Recipe {
       task.print(text.Add(token));
       return task.go_on();
     });
-    task.print("\n");
+    task.print("\n" + ContextWarning(tokens.size(), task.limits.max_context));
   }
 };
 

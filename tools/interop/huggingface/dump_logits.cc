@@ -17,7 +17,9 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
@@ -97,6 +99,17 @@ absl::StatusOr<Sequence> ReadTokens(const std::string& text) {
   return sequence;
 }
 
+// Positions in a table end; relative ones do not.
+absl::Status CheckPositions(const ModelOptions& options, absl::string_view flag,
+                            const Sequence& sequence) {
+  const bool in_table = options.learned_positions || options.transformer.rotary;
+  const int64_t tokens = sequence.shape()[0];
+  if (!in_table || tokens <= options.max_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " has ", tokens, " tokens, and the model ", options.max_positions,
+                   " positions (model.max_position_embeddings): give fewer tokens"));
+}
+
 // The parameters with memory of their own, filled from the checkpoint.
 absl::Status LoadWeights(const CheckpointReader& reader, DType dtype, ModelStage* stage,
                          std::vector<std::vector<int64_t>>* memory) {
@@ -162,6 +175,8 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
   const int64_t vocab_size = absl::GetFlag(FLAGS_vocab_size);
   ModelOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
   options.transformer.hidden_dropout = options.transformer.attention_dropout = 0;
+  MEGATRON_RETURN_IF_ERROR(CheckPositions(options, "--tokens", sequence));
+  MEGATRON_RETURN_IF_ERROR(CheckPositions(options, "--encoder_tokens", encoder));
 
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;
