@@ -210,7 +210,7 @@ const std::map<std::string, Help>& Helps() {
       {"data.loss_weights", {"[2]", {"data.stories=", "data.data_path=b"}}},
       {"train.eval_tasks_interval", {"2000", {}}},
       {"train.iterations_to_skip", {"[3]", {}}},
-      {"train.phase_transition_iterations", {"[3]", {}}},
+      {"train.phase_transition_iterations", {"[3]", {"checkpoint.save=here"}}},
       {"train.step_batch_size_schedule", {"0:4 1K:8", {}}},
       {"data.random_ltd.max_value", {"16", {}}},
       {"data.curriculum_learning.max_difficulty", {"16", {}}},

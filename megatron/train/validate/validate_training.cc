@@ -252,6 +252,12 @@ void CheckPhaseTransitions(ConfigChecker& check) {
   };
   refuse(training.has_rampup_batch_size(), "train.rampup_batch_size");
   refuse(check.IsWritten("train.step_batch_size_schedule"), "train.step_batch_size_schedule");
+  if (!check.IsWritten("checkpoint.save")) {
+    check.Error(
+        kPhases,
+        "needs checkpoint.save: the run ends at a transition, and the next one goes on from "
+        "what it has saved");
+  }
   for (const int64_t iteration : training.phase_transition_iterations()) {
     if (check.Usable({"train.train_iters"}) && iteration >= training.train_iters()) {
       check.Error(kPhases, absl::StrCat("has ", iteration, ", and the run ends with iteration ",
