@@ -15,6 +15,7 @@
 #include "megatron/train/attention/attention_limits.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -181,6 +182,14 @@ void CheckThatItCanRun(ConfigChecker& check) {
   }
 }
 
+// The number of layers that a wrong pattern would have given is not missing.
+ConfigLocations WithoutLayersOfWrongPattern(const config::ModelConfig& model,
+                                            ConfigLocations locations) {
+  const bool gives_layers = model.has_hybrid_layer_pattern() && !model.has_num_layers();
+  if (gives_layers && !HybridLayers(model).ok()) locations.MarkBroken("model.num_layers");
+  return locations;
+}
+
 }  // namespace
 
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
@@ -188,7 +197,8 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   config::PretrainConfig known = config;
   if (purpose == ConfigPurpose::kRun && !config.system().has_device() && CudaDeviceCount() == 0)
     known.mutable_system()->set_device(config::Device::cpu);
-  ConfigChecker check(known, locations, ResolveDefaults);
+  const ConfigLocations usable = WithoutLayersOfWrongPattern(config.model(), locations);
+  ConfigChecker check(known, usable, ResolveDefaults);
   check.CheckRequired();
   check.CheckEffects();
   CheckModel(check);

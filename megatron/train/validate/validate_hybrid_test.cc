@@ -16,6 +16,8 @@ TEST(ValidateHybridTest, RefusesPatternsThatFitNoModel) {
   ExpectOnlyError({
       {{"model.hybrid_layer_pattern=*D"}, "expects the letters M, G, *, - and E"},
       {{"model.hybrid_layer_pattern=*-|*-"}, "pipeline_model_parallel_layout"},
+      {{kLayers, "model.hybrid_layer_pattern=MX"}, "expects the letters M, G, *, - and E"},
+      {{kLayers, "model.hybrid_layer_pattern=M-G|*-"}, "pipeline_model_parallel_layout"},
       {{"model.num_layers=3", kPlain}, "has 4 layers, not model.num_layers = 3"},
       {{kLayers, "model.hybrid_layer_pattern=*E"}, "set model.num_experts"},
       {{kLayers, kPlain, "model.num_experts=4"}, "has no layer E of experts"},
