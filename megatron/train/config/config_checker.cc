@@ -59,6 +59,18 @@ std::string JoinWithAnd(const std::vector<std::string>& parts) {
   return absl::StrCat(first, first.empty() ? "" : " and ", parts.empty() ? "" : parts.back());
 }
 
+// Returns ": it needs PATH = true" if the condition is on a switch alone; else nothing.
+std::string SwitchNeededBy(const std::string& path, const std::vector<Condition>& alternatives) {
+  const Condition& condition = alternatives.front();
+  if (alternatives.size() > 1 || condition.path == path ||
+      condition.kind != Condition::Kind::kPresent)
+    return "";
+  const FieldRef ref = Resolve(config::PretrainConfig::default_instance(), condition.path);
+  const bool is_switch =
+      !ref.field->is_repeated() && ref.field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
+  return is_switch ? absl::StrCat(": it needs ", condition.path, " = true") : "";
+}
+
 // Whether the field is a message, whose text is that of all its fields, on several lines.
 bool IsMessage(const FieldRef& ref) {
   return ref.field->message_type() != nullptr && !ref.field->is_repeated();
@@ -168,7 +180,7 @@ void ConfigChecker::CheckEffects() {
                                        : absl::StrCat("without ", condition.path);
         if (!absl::c_linear_search(reasons, reason)) reasons.push_back(reason);
       }
-      NoEffectError(path, JoinWithAnd(reasons));
+      NoEffectError(path, absl::StrCat(JoinWithAnd(reasons), SwitchNeededBy(path, alternatives)));
       break;  // the conditions after this one often follow from it
     }
   }

@@ -72,6 +72,9 @@ TEST(ValidateModelTest, RefusesEachBrokenRuleByName) {
       {{"model.residual_multiplier=0.5"}, "has no effect with model.disable_bias_linear = false"},
       {{"model.output_scale=0.5", "model.use_mup=true"}, "has no effect with model.use_mup = true"},
       {{"model.reordered_norm=true"}, "has no effect with model.disable_bias_linear = false"},
+      {{"model.sandwich_norm=true"},
+       "has no effect with model.disable_bias_linear = false (default): it needs "
+       "model.disable_bias_linear = true"},
       {{"model.reordered_norm=true", "model.disable_bias_linear=true",
         "recompute.recompute_granularity=selective", "recompute.recompute_modules=[layernorm]"},
        "no norm stands in front of a linear layer"},
