@@ -258,6 +258,14 @@ TEST(FromMegatronTest, LengthsInSamplesStayInSamples) {
   EXPECT_EQ(result.config.checkpoint().save_retain_interval(), 50);
 }
 
+TEST(FromMegatronTest, DecoupledRateWithoutAnEndFallsToMinLr) {
+  const FromMegatronResult result = Small("--decoupled-lr 1e-2 --min-lr 1.5e-4");
+  EXPECT_TRUE(result.is_same_run) << result.report;
+  config::PretrainConfig resolved = result.config;
+  ResolveDefaults(&resolved);
+  EXPECT_EQ(resolved.optimizer().decoupled_min_lr(), 1.5e-4);
+}
+
 TEST(FromMegatronTest, FieldsWithoutEffectAreLeftOut) {
   const FromMegatronResult result = Small("--sequence-parallel --overlap-grad-reduce");
   EXPECT_TRUE(result.is_same_run) << result.report;

@@ -89,7 +89,7 @@ void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConf
     optimizer->set_lr_decay_iters(training.train_iters());
   }
   if (optimizer->has_decoupled_lr() && !optimizer->has_decoupled_min_lr())
-    optimizer->set_decoupled_min_lr(0);
+    optimizer->set_decoupled_min_lr(optimizer->min_lr());
   if (!optimizer->has_start_weight_decay())
     optimizer->set_start_weight_decay(optimizer->weight_decay());
   if (!optimizer->has_end_weight_decay())

@@ -207,6 +207,19 @@ TEST(ResolveDefaultsTest, ComputesWhatMegatronComputes) {
   EXPECT_EQ(config.logging().tensorboard_dir(), "run/tensorboard");
 }
 
+TEST(ResolveDefaultsTest, DecoupledRateFallsToMinLrWhereItIsGivenNoEndOfItsOwn) {
+  const auto least = [](ConfigOverrides overrides) {
+    overrides.push_back("optimizer.min_lr=1.5e-4");
+    overrides.push_back("optimizer.decoupled_lr=1e-2");
+    config::PretrainConfig config = ParseConfig(kGoodConfig, "x", overrides).config;
+    ResolveDefaults(&config);
+    return config.optimizer().decoupled_min_lr();
+  };
+  EXPECT_EQ(least({}), 1.5e-4);
+  EXPECT_EQ(least({"optimizer.decoupled_min_lr=0"}), 0);
+  EXPECT_EQ(least({"optimizer.decoupled_min_lr=1e-3"}), 1e-3);
+}
+
 TEST(ResolveDefaultsTest, KnowsTheFfnSizeOfLlama) {
   EXPECT_EQ(DefaultFfnHiddenSize(4096, /*swiglu=*/true), 10880);  // int(16384 * 2/3 / 64) * 64
   EXPECT_EQ(DefaultFfnHiddenSize(768, /*swiglu=*/true), 2048);

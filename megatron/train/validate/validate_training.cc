@@ -66,8 +66,14 @@ void CheckLearningRate(ConfigChecker& check) {
                       optimizer.lr());
   if (optimizer.has_decoupled_lr()) {
     constexpr char kDecoupled[] = "optimizer.decoupled_lr";
-    check.MustNotExceed("optimizer.decoupled_min_lr", kDecoupled, optimizer.decoupled_min_lr(),
-                        optimizer.decoupled_lr());
+    constexpr char kDecoupledMin[] = "optimizer.decoupled_min_lr";
+    const bool is_given = check.IsWritten(kDecoupledMin);
+    if (check.Usable({kDecoupledMin, kDecoupled}) &&
+        optimizer.decoupled_min_lr() > optimizer.decoupled_lr()) {
+      check.Error(kDecoupledMin,
+                  absl::StrCat("must be at most ", check.Named(kDecoupled),
+                               is_given ? "" : "; it is optimizer.min_lr where it is not given"));
+    }
     check.MustNotExceed("optimizer.lr_warmup_init", kDecoupled, optimizer.lr_warmup_init(),
                         optimizer.decoupled_lr());
   }

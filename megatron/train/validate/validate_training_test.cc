@@ -104,6 +104,9 @@ TEST(ValidateTrainingTest, RefusesEachBrokenRuleByName) {
        "cannot be used with train.rampup_batch_size"},
       {{"optimizer.decoupled_lr=1e-4", "optimizer.decoupled_min_lr=1e-3"},
        "optimizer.decoupled_min_lr = 0.001"},
+      {{"optimizer.decoupled_lr=1e-4", "optimizer.min_lr=2e-4"},
+       "optimizer.decoupled_min_lr = 0.0002: must be at most optimizer.decoupled_lr = 0.0001 "
+       "(--set optimizer.decoupled_lr=1e-4); it is optimizer.min_lr where it is not given"},
       {{"optimizer.decoupled_min_lr=1e-3"}, "has no effect without optimizer.decoupled_lr"},
       {{"checkpoint.save_retain_interval=5"}, "has no effect without checkpoint.save"},
       {{"checkpoint.save=s", "checkpoint.save_retain_interval=5"},
