@@ -47,7 +47,9 @@ void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* o
       by_tanh ? ops::Activation::kGeluTanh : ops::Activation::kGeluErf;
   if (activation != "gelu" && !by_tanh)
     fields.Error("hidden_act", "must be gelu, gelu_new or gelu_pytorch_tanh");
-  if (fields.Text("position_embedding_type", "absolute") != "absolute")
+  // Without a name for its positions the class there adds none.
+  if (fields.IsNull("position_embedding_type") ||
+      fields.Text("position_embedding_type", "absolute") != "absolute")
     fields.Error("position_embedding_type", "must be absolute");
   fields.Refuse("is_decoder", true, "BERT sees the whole text here");
   fields.Refuse("add_cross_attention", true, "there is no cross-attention here");

@@ -77,7 +77,11 @@ class HfFields {
     return otherwise;
   }
 
+  // A null is false, and not `otherwise`: transformers gives a model None in place of the default,
+  // and takes None for false. Of a number or a text a null is `otherwise`, as there, where it does
+  // not stop the program.
   bool Bool(const std::string& key, bool otherwise) const {
+    if (IsNull(key)) return false;
     if (!Has(key)) return otherwise;
     if (Get(key).is_boolean()) return Get(key).get<bool>();
     Error(key, "must be true or false");

@@ -285,6 +285,9 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(gpt2, {{"model_type", "opt"}}, {"model_type"});
   ExpectRefused(gpt2, {{"quantization_config", Json::object()}}, {"quantization_config"});
 
+  ExpectRefused(ConfigOf(Bert()), {{"position_embedding_type", nullptr}},
+                {"position_embedding_type: must be absolute"});
+
   const Json llama = ConfigOf(Llama());
   ExpectRefused(llama, {{"attention_bias", true}}, {"mlp_bias"});
   ExpectRefused(llama, {{"hidden_act", "gelu"}}, {"hidden_act"});

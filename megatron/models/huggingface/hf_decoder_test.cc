@@ -326,6 +326,26 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too many together")));
 }
 
+TEST(HfDecoderTest, ANullOfABooleanIsFalse) {
+  const auto read = [](const std::string& model_type, const Json& changes) {
+    Json config = ConfigOf(ModelOf(model_type));
+    config.update(changes);
+    const auto options = ParseHfConfig(config.dump());
+    EXPECT_THAT(options, IsOk()) << changes;
+    return options.value_or(ModelOptions());
+  };
+  EXPECT_TRUE(read("gpt_neox", {}).transformer.parallel_residual);
+  EXPECT_FALSE(
+      read("gpt_neox", {{"use_parallel_residual", nullptr}}).transformer.parallel_residual);
+  EXPECT_FALSE(read("falcon", {{"parallel_attn", nullptr}}).transformer.parallel_residual);
+  EXPECT_EQ(read("falcon", {{"multi_query", nullptr}}).transformer.num_query_groups, 4);
+  EXPECT_FALSE(read("falcon", {{"tie_word_embeddings", nullptr}}).tied_embeddings);
+  EXPECT_TRUE(read("qwen3_moe", {{"norm_topk_prob", nullptr}}).transformer.moe.router.pre_softmax);
+  ExpectRefused("gpt_neox", {{"attention_bias", nullptr}}, "attention_bias: attention has biases");
+  ExpectRefused("mamba2", {{"use_conv_bias", nullptr}}, "use_conv_bias: the convolution has");
+  ExpectRefused("deepseek_v3", {{"rope_interleave", nullptr}}, "rope_interleave: neighbouring");
+}
+
 TEST(HfDecoderTest, LayersThatRotateAreThoseThatTheFileNames) {
   Json smol = ConfigOf(ModelOf("smollm3"));
   EXPECT_EQ(smol["no_rope_layers"], Json::array({1, 0, 1}));
