@@ -524,8 +524,11 @@ TEST_F(HfToolsTest, ARunThatEndsWritesItsModel) {
   // With fewer steps than it was to make, it is not at its end.
   EXPECT_EQ(train("--set=train.train_iters=3 --set=train.exit_interval=2"), 0) << output_;
   EXPECT_FALSE(fs_.Stat(Path("theirs/iter_0000002")).ok());
+  ASSERT_THAT(fs_.CreateDirs(Path("theirs/iter_0000003.tmp/of_a_killed_run")), IsOk());
   EXPECT_EQ(train("--set=train.train_iters=3"), 0) << output_;
   EXPECT_THAT(output_, HasSubstr("theirs/iter_0000003"));
+  EXPECT_FALSE(fs_.Stat(Path("theirs/iter_0000003.tmp")).ok());
+  EXPECT_FALSE(fs_.Stat(Path("theirs/iter_0000003/of_a_killed_run")).ok());
   ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("tuned"))), 0)
       << output_;
   for (const char* name : {"config.json", "model.safetensors"})
@@ -545,6 +548,26 @@ TEST_F(HfToolsTest, ARunThatEndsWritesItsModel) {
             0);
   EXPECT_THAT(output_, HasSubstr("checkpoint.save_huggingface"));
   EXPECT_FALSE(fs_.Stat(Path("none")).ok());
+}
+
+TEST_F(HfToolsTest, AnExportTakesThePlaceOfWhatAKilledOneLeft) {
+  WriteModel("model", Gpt2());
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  const std::string arguments = absl::StrCat("--output=", Path("out"), " ", Path("save"));
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("out.tmp"), "a file"), IsOk());
+  EXPECT_EQ(Run("export_hf", arguments), 20);
+  EXPECT_THAT(output_, HasSubstr("/out.tmp' is no directory"));
+  EXPECT_EQ(Contents("out.tmp"), "a file");
+  ASSERT_THAT(fs_.Remove(Path("out.tmp")), IsOk());
+
+  ASSERT_THAT(fs_.CreateDirs(Path("out.tmp")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("out.tmp/half.safetensors"), "half"), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("out.lock"), ""), IsOk());
+  EXPECT_EQ(Run("export_hf", arguments), 0) << output_;
+  EXPECT_TRUE(Contents("out/model.safetensors") == Contents("model/model.safetensors"));
+  EXPECT_FALSE(fs_.Stat(Path("out/half.safetensors")).ok());
+  EXPECT_FALSE(fs_.Stat(Path("out.tmp")).ok());
+  EXPECT_FALSE(fs_.Stat(Path("out.lock")).ok());
 }
 
 TEST_F(HfToolsTest, WithoutATokenizerEosAndPadIdsAreKept) {

@@ -209,18 +209,28 @@ absl::StatusOr<std::string> WriteAll(FileSystem& fs, const Source& source,
   return absl::StrCat("the tokenizer, ", source.tokenizer.type, ", has no files to copy");
 }
 
+// Removes what a killed export has left.
+absl::Status RemoveLeftovers(FileSystem& fs, const std::string& temporary) {
+  const absl::StatusOr<FileInfo> info = fs.Stat(temporary);
+  if (!info.ok()) return absl::OkStatus();
+  if (info->type == FileType::kDirectory) return fs.RemoveTree(temporary);
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", temporary,
+                   "' is no directory, and the export is made there; remove it, or name another "
+                   "directory"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ExportCheckpoint(FileSystem& fs, const std::string& directory,
                                              const HfExportOptions& options) {
-  const std::string temporary = options.output + ".tmp";
-  for (const std::string& path : {options.output, temporary}) {
-    if (fs.Stat(path).ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", path, "' is there already; remove it, or name another directory"));
-    }
+  if (fs.Stat(options.output).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", options.output, "' is there already; remove it, or name another directory"));
   }
   MEGATRON_ASSIGN_OR_RETURN(const Source source, OpenSource(fs, directory, options));
+  const std::string temporary = options.output + ".tmp";
+  MEGATRON_RETURN_IF_ERROR(RemoveLeftovers(fs, temporary));
   absl::StatusOr<std::string> note = WriteAll(fs, source, temporary);
   absl::Status status = note.status();
   if (status.ok()) status = fs.SyncDir(temporary);

@@ -31,6 +31,8 @@ struct HfExportOptions {
 };
 
 // Writes the checkpoint in `directory`, that of one iteration. `output` appears when all is in it.
+// It is made as `output`.tmp, where what a killed export has left is removed; so an output may have
+// only one writer at a time.
 // Tensors are written one by one, so that the memory is that of one expert, or of one parameter
 // that is no expert's, in this layout and in theirs. Returns what there is to know, a line, or
 // nothing.

@@ -21,10 +21,6 @@ absl::StatusOr<std::string> Save(FileSystem& fs, const RunOptions& options) {
                         " is there already and is left as it is (checkpoint.save_huggingface)");
   }
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(options.checkpoint.save_huggingface));
-  // What a process left that was killed here.
-  if (const std::string partial = to.output + ".tmp"; fs.Stat(partial).ok()) {
-    MEGATRON_RETURN_IF_ERROR(fs.RemoveTree(partial));
-  }
   MEGATRON_RETURN_IF_ERROR(ExportCheckpoint(fs, found.directory, to).status());
   return absl::StrCat("the model for Hugging Face's libraries is in ", to.output);
 }
