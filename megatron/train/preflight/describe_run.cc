@@ -45,6 +45,22 @@ std::string AdviceForLocalSteps(const ZeroOneSchedule& schedule, int64_t steps) 
       FormatQuantity(local, "step"), local == 1 ? "is" : "are", schedule.local_step_clipper);
 }
 
+// Adds the fields that tell layers apart and leave all of them alike.
+void AdviseOnLayers(const TransformerOptions& transformer, std::vector<std::string>* lines) {
+  bool one_is_still = false, one_sees_all = false;
+  for (int64_t i = 0; i < transformer.num_layers; ++i) {
+    if (!transformer.HasAttention(i)) continue;
+    one_is_still |= !transformer.Rotates(i);
+    one_sees_all |= !transformer.HasWindow(i);
+  }
+  if (!transformer.rotary_layers.empty() && !one_is_still)
+    lines->push_back("model.no_rope_freq does nothing: all layers with attention rotate");
+  if (!transformer.window_layers.empty() && !one_sees_all) {
+    lines->push_back(
+        "model.window_attn_skip_freq does nothing: all layers with attention see the window");
+  }
+}
+
 }  // namespace
 
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
@@ -118,6 +134,7 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
         "lie in the window",
         window, length));
   }
+  AdviseOnLayers(options.trainer.model.transformer, &lines);
   if (options.trainer.optimizer.kind == OptimizerOptions::kZeroOneAdam) {
     const std::string advice =
         AdviceForLocalSteps(options.trainer.optimizer.zero_one, options.loop.train_iters);

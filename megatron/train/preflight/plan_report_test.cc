@@ -135,6 +135,21 @@ TEST(PlanScreenTest, MegatronsExamplesFitTheirGpus) {
   }
 }
 
+TEST(PlanJsonTest, WarnsOfFieldsThatLeaveAllLayersAlike) {
+  const auto warnings = [](const std::string& no_rope, const std::string& skip) {
+    const Planned planned =
+        Plan("llama_tiny", {"system.device=cpu", "model.window_size=8",
+                            absl::StrCat("model.no_rope_freq=\"", no_rope, "\""),
+                            absl::StrCat("model.window_attn_skip_freq=\"", skip, "\"")});
+    return JsonOf(planned)["warnings"].dump();
+  };
+  const std::string still = "model.no_rope_freq does nothing: all layers with attention rotate";
+  const std::string open =
+      "model.window_attn_skip_freq does nothing: all layers with attention see the window";
+  EXPECT_THAT(warnings("9", "2"), AllOf(HasSubstr(still), Not(HasSubstr(open))));
+  EXPECT_THAT(warnings("2", "9"), AllOf(Not(HasSubstr(still)), HasSubstr(open)));
+}
+
 TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {
   const std::string screen = ScreenOf(Plan("gpt3_857m", {"system.device=cpu"}));
   for (const char* text :
