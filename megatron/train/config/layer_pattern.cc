@@ -16,8 +16,9 @@ namespace megatron {
 namespace {
 
 absl::Status Malformed(absl::string_view part) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "expects a number, or lists of 0 and 1 as in \"[0]+[1]*3\", and found \"", part, "\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("expects a number from 1, or lists of 0 and 1 as in \"[0]+[1]*3\", and found \"",
+                   part, "\""));
 }
 
 // Parses a list like "[0, 1]*3" and appends it to `layers`, which may not grow beyond `most`.
