@@ -22,20 +22,28 @@ bool IsStillNamed(const std::string& path, int fd) {
          named.st_dev == open_file.st_dev && named.st_ino == open_file.st_ino;
 }
 
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 }  // namespace
 
 absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
   const std::string path = prefix + ".lock";
   while (true) {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == ENOENT) {
+    const int open_error = errno;
+    if (fd < 0 && open_error == ENOENT && !IsFolder(ParentPath(prefix))) {
       return absl::FailedPreconditionError(
           absl::StrCat("there is no folder '", ParentPath(prefix), "' to write '", prefix, "' to"));
     }
     if (fd < 0) {
-      // Any other reason, such as a name that is too long, means that the file can't be written.
+      // Any other reason, such as a name that is too long, means that the file can't be written. So
+      // does ENOENT in a folder that is there, as in /proc.
       const absl::Status status = absl::ErrnoToStatus(
-          errno, absl::StrCat("write in '", ParentPath(prefix), "', '", path, "' to begin with"));
+          open_error,
+          absl::StrCat("write in '", ParentPath(prefix), "', '", path, "' to begin with"));
       return absl::FailedPreconditionError(status.message());
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {

@@ -15,7 +15,9 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(DatasetLockTest, OneHolderAtATime) {
   const std::string prefix = testing::TempDir() + "/locked";
@@ -48,6 +50,19 @@ TEST(DatasetLockTest, AMissingFolderIsTold) {
   EXPECT_THAT(DatasetLock::Take("/nowhere/x"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("no folder '/nowhere' to write '/nowhere/x' to")));
+}
+
+TEST(DatasetLockTest, AFolderThatIsThereIsNotCalledMissing) {
+  EXPECT_THAT(DatasetLock::Take("/proc/x"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("write in '/proc', '/proc/x.lock' to begin with")));
+  const std::string prefix = testing::TempDir() + "/of_a_link", lock = prefix + ".lock";
+  unlink(lock.c_str());
+  ASSERT_EQ(symlink("/nowhere/x.lock", lock.c_str()), 0);
+  EXPECT_THAT(DatasetLock::Take(prefix),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("/of_a_link.lock' to begin with: No such file"),
+                             Not(HasSubstr("no folder")))));
 }
 
 }  // namespace
