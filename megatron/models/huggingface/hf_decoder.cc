@@ -1,7 +1,7 @@
 #include "megatron/models/huggingface/hf_decoder.h"
 
 #include <limits>
-#include <utility>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/models/huggingface/hf_mixers.h"
@@ -554,15 +554,17 @@ int PartsThatDiffer(const HfDecoder& family, const ModelOptions& options) {
   }
   const bool may_be_parallel = family.branches != HfBranches::kInTurn;
   const bool may_be_in_turn = family.branches != HfBranches::kPhi;
-  const bool experts = family.experts != HfExperts::kNone;
+  const bool may_have_none =
+      family.experts == HfExperts::kNone || family.experts == HfExperts::kGranite;
+  const bool experts =
+      layer.moe.num_experts > 0 ? family.experts != HfExperts::kNone : may_have_none;
   const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
   const bool has_mlp = layer.HasMlp(layer.num_layers - 1);
   const bool learned = family.positions == HfPositions::kLearned;
-  return static_cast<int>(family.is_hybrid() != layer.is_hybrid()) +
-         static_cast<int>(learned != options.learned_positions) +
+  return static_cast<int>(learned != options.learned_positions) +
          static_cast<int>((family.mixers == HfMixers::kQwen3Next) != has_delta) +
          static_cast<int>((family.mixers != HfMixers::kMamba2) != has_mlp) +
-         static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
+         static_cast<int>(!biases) + static_cast<int>(!experts) +
          static_cast<int>(!family.optional_qk_norm && family.qk_norm != layer.qk_norm) +
          static_cast<int>((layer.qk_norm && layer.qk_norm_each_head) !=
                           (layer.qk_norm && family.head_gains != HfHeadGains::kShared)) +
@@ -646,13 +648,16 @@ const HfDecoder* FindHfDecoder(absl::string_view model_type) {
 const HfDecoder* ChooseHfDecoder(const ModelOptions& options, absl::string_view model_type,
                                  HfReasons* reasons) {
   *reasons = {absl::StrCat(model_type, " is no decoder with rotary positions")};
-  std::pair<int, size_t> least = {std::numeric_limits<int>::max(), 0};
+  // A model of mixers is closer to any hybrid than to what has none.
+  using Distance = std::tuple<bool, int, size_t>;
+  Distance least = {true, std::numeric_limits<int>::max(), 0};
   for (const HfDecoder& family : kFamilies) {
     if (!model_type.empty() && model_type != family.model_type) continue;
     HfReasons against;
     CheckHfDecoder(family, options, &against);
     if (against.empty()) return &family;
-    const std::pair<int, size_t> distance = {PartsThatDiffer(family, options), against.size()};
+    const Distance distance = {family.is_hybrid() != options.transformer.is_hybrid(),
+                               PartsThatDiffer(family, options), against.size()};
     if (distance >= least) continue;
     least = distance;
     *reasons = against;

@@ -763,6 +763,18 @@ TEST(HfDecoderTest, TheReasonsAreThoseAgainstTheClosestFamily) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("embedding_scale: llama")));
   options.transformer.kv_channels = 8;  // with heads of this width it is a Granite
   EXPECT_EQ(ConfigOf(options)["model_type"], "granite");
+  // A hybrid without a gate has the MLPs of an arcee, and is closer to a hybrid all the same.
+  options = ModelOf("bamba");
+  TransformerOptions& layer = options.transformer;
+  layer.hybrid_layers[2] = HybridLayer::kMamba;
+  layer.mamba.num_groups = 2;
+  layer.rotary = layer.gated = false;
+  layer.rotary_options.percent = 1;
+  layer.activation = ops::Activation::kSquaredRelu;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("no mamba_norm_all_groups: granitemoehybrid"),
+                             HasSubstr("no swiglu: granitemoehybrid"), Not(HasSubstr("arcee")))));
 }
 
 }  // namespace
