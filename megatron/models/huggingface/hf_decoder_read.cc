@@ -129,7 +129,8 @@ void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
   const auto rotated = static_cast<int64_t>(static_cast<double>(layer->kv_channels) * share);
   if (share != 1 && !family.partial_rotation) {
     fields.Error(family.share_key, "all channels of a head are rotated");
-  } else if (rotated == 0 || rotated % 2 != 0) {
+  } else if (rotated == 0 || (rotated % 2 != 0 && layer->kv_channels % 2 == 0)) {
+    // Heads of an odd width have been refused as such.
     fields.Error(family.share_key, "an odd number of channels is rotated, or none");
   }
 }
@@ -229,6 +230,7 @@ void ReadLatents(const HfFields& fields, TransformerOptions* layer) {
   }
   const int64_t own = fields.Size("qk_nope_head_dim", kMaxHfHeads);
   const int64_t rotated = fields.Size("qk_rope_head_dim", kMaxHfHeads);
+  if (own % 2 != 0) fields.Error("qk_nope_head_dim", "must be even");
   if (rotated % 2 != 0) fields.Error("qk_rope_head_dim", "must be even");
   layer->latent.rotated_size = rotated;
   layer->latent.kv_rank = fields.Size("kv_lora_rank", kMaxHfWidth);

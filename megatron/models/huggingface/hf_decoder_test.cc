@@ -131,21 +131,21 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
   EXPECT_EQ(seen.size(), HfDecoders().size());
 }
 
-TEST(HfDecoderTest, AFileWithoutHeadDimIsNotToldOfIt) {
-  for (const char* type : {"llama", "phi"}) {
+TEST(HfDecoderTest, AFileIsNotToldOfFieldsThatItDoesNotHave) {
+  for (const char* type : {"llama", "phi", "falcon"}) {
     Json config = ConfigOf(ModelOf(type), type);
     config.erase("head_dim");
     config.update({{"hidden_size", 30}, {"num_attention_heads", 4}, {"num_key_value_heads", 4}});
     EXPECT_THAT(ParseHfConfig(config.dump()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("num_attention_heads: does not divide hidden_size"),
-                               Not(HasSubstr("head_dim")))))
+                               Not(HasSubstr("head_dim")), Not(HasSubstr("rotary")))))
         << type;
     config["hidden_size"] = 20;
     EXPECT_THAT(ParseHfConfig(config.dump()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("num_attention_heads: makes heads of an odd width"),
-                               Not(HasSubstr("head_dim")))))
+                               Not(HasSubstr("head_dim")), Not(HasSubstr("rotary")))))
         << type;
   }
 }
@@ -218,6 +218,7 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("deepseek_v3", {{"first_k_dense_replace", 3}}, "no layer has experts");
   ExpectRefused("deepseek_v3", {{"norm_topk_prob", false}}, "norm_topk_prob");
   ExpectRefused("deepseek_v3", {{"q_lora_rank", "x"}}, "q_lora_rank");
+  ExpectRefused("deepseek_v3", {{"qk_nope_head_dim", 7}}, "qk_nope_head_dim: must be even");
   ExpectRefused("olmo3", {{"layer_types", {"full_attention"}}}, "layer_types");
   ExpectRefused("mamba2", {{"n_groups", 3}}, "n_groups: must divide num_heads");
   ExpectRefused("mamba2", {{"num_heads", 5}}, "num_heads: times head_dim");
