@@ -31,7 +31,8 @@ struct FromMegatronResult {
   std::string report;             // the findings, for people
   Findings findings;
   std::vector<std::string> errors;  // what the project's own validation says
-  // True if the run is the one of the command line, up to rounding, and can be started.
+  // True if the run is the one of the command line, up to rounding, and can be started once what
+  // the findings leave to do (Effect::kToDo) is done.
   bool is_same_run = false;
 };
 
