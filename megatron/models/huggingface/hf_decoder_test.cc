@@ -335,7 +335,7 @@ TEST(HfDecoderTest, ANullOfABooleanIsFalse) {
     EXPECT_THAT(options, IsOk()) << changes;
     return options.value_or(ModelOptions());
   };
-  EXPECT_TRUE(read("gpt_neox", {}).transformer.parallel_residual);
+  EXPECT_TRUE(read("gpt_neox", Json::object()).transformer.parallel_residual);
   EXPECT_FALSE(
       read("gpt_neox", {{"use_parallel_residual", nullptr}}).transformer.parallel_residual);
   EXPECT_FALSE(read("falcon", {{"parallel_attn", nullptr}}).transformer.parallel_residual);
