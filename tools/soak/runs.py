@@ -206,7 +206,7 @@ class Run:
     def left(self):
         """All processes of the run: by their commands and, since a host's agent of launch has nothing
         of the run in its command, by their host."""
-        found = set(processes_with(self.directory))
+        found = set(processes_with(self.directory + os.sep))  # not those of .../episode_10 for 1
         for which in range(2 if self.hosts is not None else 0):
             found.update(self.hosts.pids(which))
         return sorted(found)

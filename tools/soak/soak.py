@@ -40,7 +40,8 @@ HINDERS_WRITES = {"full_disk"} | FEW_DESCRIPTORS
 NO_DESCRIPTOR = re.compile(r"Too many open files|the limit of open files \(ulimit -n\)")
 # The end of a program that got no memory or thread before its first step, and what it says.
 REFUSED = 20
-NO_MEMORY = re.compile(r"gives this program no more memory|starts no more threads|error: out of memory")
+NO_MEMORY = re.compile(r"gives this program no more memory|starts no more threads|error: out of memory|"
+                       r"the limit of its addresses \(ulimit -v\)")
 # The end of a program whose libraries the loader could not open.
 CANNOT_LOAD = 127
 DAMAGED_CHECKPOINT = 22

@@ -4,6 +4,7 @@
 import concurrent.futures
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,10 @@ class SoakVerdictsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             run = Run("program", os.path.join(directory, "run"), 1, [], "sgd")
             self.assertEqual(run.left(), [])
+            command = ["sh", "-c", "sleep 60; : " + os.path.join(directory, "run0", "config")]
+            with subprocess.Popen(command, start_new_session=True) as of_another:
+                self.assertEqual(run.left(), [])
+                os.killpg(of_another.pid, signal.SIGKILL)
             run.hosts = types.SimpleNamespace(pids=lambda which: [[7], [8, 9]][which])
             self.assertEqual(run.left(), [7, 8, 9])
 

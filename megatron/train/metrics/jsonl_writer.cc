@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/metrics/metric_table.h"
@@ -118,10 +119,12 @@ bool IsMetrics(const Json& object) {
 }
 
 // Returns whether `line`, without its line feed, is what a crash leaves of a record: a line that
-// begins as records do and was cut somewhere, or one whose first bytes never reached the disk.
+// begins as records do and was cut somewhere, or one whose first bytes never reached the disk. Each
+// failed write behind it may have left a brace (JsonlWriter::WriteKept).
 bool MayBeTorn(absl::string_view line) {
-  return line.empty() || line.front() == '\0' || absl::StartsWith(line, kRecordStart) ||
-         absl::StartsWith(kRecordStart, line);
+  if (line.empty() || line.front() == '\0' || absl::StartsWith(line, kRecordStart)) return true;
+  while (absl::ConsumeSuffix(&line, "{")) continue;
+  return absl::StartsWith(kRecordStart, line);
 }
 
 absl::Status NotMetrics(int line_number) {

@@ -1,5 +1,8 @@
 #include "megatron/train/metrics/jsonl_writer.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
@@ -236,6 +239,33 @@ TEST_F(JsonlWriterTest, WhatAFullDiskRefusedIsWrittenLater) {
   EXPECT_EQ(Contents(), whole);
 }
 
+// However few bytes of a record find room, and of what follows it on a line of its own.
+TEST_F(JsonlWriterTest, AnyPartOfARecordThatAFullDiskTakesIsTorn) {
+  const auto on_signal = signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const size_t whole = ToJsonLine(Step(1)).size();
+  const auto write = [&](JsonlWriter* writer, int step, size_t room) {
+    rlimit during = before;
+    during.rlim_cur = room;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &during), 0);
+    const absl::Status written = writer->WriteStep(Step(step));
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    return written;
+  };
+  for (size_t part = 0; part < whole; ++part) {
+    const auto writer = OpenAt(0);
+    ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+    for (size_t more = 0; more < 3; ++more)
+      EXPECT_FALSE(write(writer.get(), static_cast<int>(2 + more), whole + part + more).ok());
+    ASSERT_THAT(writer->WriteStep(Step(5)), IsOk());
+    const auto history = ParseMetrics(Contents());
+    ASSERT_THAT(history, IsOk()) << part;
+    EXPECT_EQ(history->steps.size(), 5) << part;
+  }
+  signal(SIGXFSZ, on_signal);
+}
+
 // A disk may be full again while torn lines are removed.
 TEST_F(JsonlWriterTest, AnyFailureLeavesEachRecordOnceInTheEnd) {
   std::string whole;
@@ -288,7 +318,8 @@ TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {
   // The cases: a part of a record, alone or followed by another record; and sectors that were never
   // written.
   for (const std::string& torn :
-       {std::string(), second.substr(0, 1), second.substr(0, 5), second.substr(0, 60),
+       {std::string(), second.substr(0, 1), second.substr(0, 5), second.substr(0, 5) + "{",
+        second.substr(0, 13) + "{{", std::string("{{"), second.substr(0, 60),
         second.substr(0, 60) + first.substr(0, first.size() - 1), zeros,
         zeros + second.substr(40, 60), second.substr(0, 60) + zeros}) {
     WriteFile(absl::StrCat(torn, "\n", first, torn, "\n", second, torn));
