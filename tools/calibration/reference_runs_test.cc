@@ -132,8 +132,8 @@ TEST(ReferenceRunsTest, StepsThatTakeLessLeaveNothingBelowZero) {
   EXPECT_GE(found.expert_wait(), 0);
 }
 
-// Of two rows of which one takes a third more than predicted and the other a hundredth, the one in
-// which a constant counts ten times as much decides.
+// One row takes a third more than predicted, and another a hundredth. The constant counts ten times
+// as much in the first one, which decides.
 TEST(ReferenceRunsTest, RowsInWhichAConstantCountsMoreDecide) {
   const std::vector<ReferenceRow> rows = {{ReferenceRow::kExperts, 1.01},
                                           {ReferenceRow::kExperts, 0.133}};

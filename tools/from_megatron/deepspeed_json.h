@@ -9,7 +9,8 @@
 namespace megatron {
 
 // Reads one JSON object of at most a megabyte. kInvalidArgument names the line and the column where
-// the text stops being JSON, or says what else is wrong: a key that is there twice, many levels.
+// the text stops being JSON, or says what else is wrong: a key that is there twice, or too many
+// levels.
 absl::Status ParseDeepSpeedJson(absl::string_view text, nlohmann::json* object);
 
 }  // namespace megatron

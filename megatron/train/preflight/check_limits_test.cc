@@ -265,7 +265,7 @@ TEST(CheckLimitsTest, TheProcessThatStartsRanksHasPipesOfEach) {
   EXPECT_THAT(Check(limits, options, plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("each of 4 ranks"), HasSubstr("up to 41 files"))));
-  // That a rank has enough was checked before.
+  // A rank does not check it again.
   EXPECT_THAT(Check(limits, options, plan, /*rank=*/1), IsOk());
   // The store's connections.
   limits.open_files = 3 * kRanksHere + 32;
