@@ -44,7 +44,11 @@ absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> re
   if (process_.is_first())
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
   MEGATRON_ASSIGN_OR_RETURN(accepted.facts, process_.Agree(std::move(facts)));
-  MEGATRON_RETURN_IF_ERROR(CheckResources(options, accepted.run.plan));
+  // Ranks that go on have met with what they hold. Whoever lacks something then fails alone, when it
+  // asks for it: a check that all agree on would end the others with it.
+  if (!shared_.recovery->goes_on()) {
+    MEGATRON_RETURN_IF_ERROR(CheckResources(options, accepted.run.plan));
+  }
   return accepted;
 }
 
@@ -151,7 +155,9 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
   // What data take is in use by now, with the addresses of files that are mapped.
   RunPlan plan_of_ranks = run.plan;
   plan_of_ranks.data_bytes = 0;
-  MEGATRON_RETURN_IF_ERROR(CheckLimitsHere(options, plan_of_ranks));
+  if (!shared_.recovery->goes_on()) {
+    MEGATRON_RETURN_IF_ERROR(CheckLimitsHere(options, plan_of_ranks));
+  }
   const std::string& fingerprint = run.training.data.fingerprint;
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);

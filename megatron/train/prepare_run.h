@@ -57,8 +57,8 @@ class RunPreparation {
                  const Shared& shared)
       : command_(command), process_(process), run_start_(run_start), shared_(shared) {}
 
-  // Checks the configuration, and whether memory, disks and limits suffice. `layout` is the one
-  // that the configuration was read with, if it was chosen.
+  // Checks the configuration and, unless ranks go on in memory, whether memory, disks and limits
+  // suffice. `layout` is the one that the configuration was read with, if it was chosen.
   absl::StatusOr<AcceptedRun> Plan(absl::StatusOr<LoadedConfig> read,
                                    const std::optional<SavedLayout>& layout) const;
   // Opens devices, data, directories and the state that the run starts from. The run takes over

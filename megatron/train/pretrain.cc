@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "megatron/base/core_binding.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/out_of_memory.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/launch_env.h"
@@ -85,6 +86,9 @@ class PretrainProcess {
   // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
+  // Makes this process, which the others can go on without, one that is lost to them where the
+  // system gives it no memory.
+  void LeaveOthersWithoutMemory() const { SetExitCodeForWantOfMemory(kAbortForWantOfMemory); }
   // Enters the world of the other processes, and watches it.
   void Watch();
   // Trains with the ranks that there are. Returns the exit code.
@@ -208,6 +212,7 @@ void PretrainProcess::Watch() {
 }
 
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
+  LeaveOthersWithoutMemory();
   if (!recovery_.makes_room()) monitor_->WaitUntilReported();
   const std::string withheld = monitor_->withheld();
   monitor_.reset();
@@ -263,6 +268,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   }
   if (process_.one_of_several()) {
     recovery_.Join(&job(), start_);
+    if (recovery_.goes_on()) LeaveOthersWithoutMemory();
     Watch();
   }
   if (recovery_.goes_on()) return ReadConfig(job().plan()->data_size);

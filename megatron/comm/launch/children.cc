@@ -128,6 +128,7 @@ class Runner {
     absl::Time replace_at = absl::InfiniteFuture();
     Child next;
     int lost_code = 0, lost_signal = 0;
+    bool is_replacement = false;
     bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
@@ -330,7 +331,7 @@ class Runner {
       const int index = static_cast<int>(&child - running_.data());
       const int code = by_signal ? 0 : info.si_status, signal = by_signal ? info.si_status : 0;
       if (child.is_left_behind) continue;
-      if (IsLost(code, signal)) {
+      if (IsLost(child, code, signal)) {
         Lose(index, code, signal);
         continue;
       }
@@ -357,10 +358,13 @@ class Runner {
     return !any_ended_ && result_.asked == 0 && kill_at_ == absl::InfiniteFuture();
   }
   // Returns whether the others go on without a child that has ended so.
-  bool IsLost(int code, int signal) const {
-    return options_.goes_on && MayReplace() &&
-           (signal != 0 || code == options_.hang_code ||
-            (options_.is_lost && options_.is_lost(code)));
+  bool IsLost(const Running& child, int code, int signal) const {
+    if (!options_.goes_on || !MayReplace()) return false;
+    if (signal != 0 || code == options_.hang_code || (options_.is_lost && options_.is_lost(code)))
+      return true;
+    // What one lacks that comes later, such as memory, the others may have. They end by themselves
+    // if they have failed as it has.
+    return child.is_replacement && code != 0 && Weight(code) > 1;
   }
 
   void Lose(int index, int code, int signal) {
@@ -426,6 +430,7 @@ class Runner {
         continue;
       }
       child.lost_code = child.lost_signal = 0;
+      child.is_replacement = true;
       child.ticks = -1;
       child.stopped_since = absl::InfiniteFuture();
     }
@@ -505,7 +510,7 @@ class Runner {
       if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
         continue;
       }
-      if (!IsLost(options_.hang_code, 0)) {
+      if (!IsLost(child, options_.hang_code, 0)) {
         Judge(static_cast<int>(&child - running_.data()), options_.hang_code, 0);
         result_.hang =
             absl::StrCat("has been stopped for ", absl::FormatDuration(options_.stop_limit));

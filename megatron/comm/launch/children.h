@@ -47,8 +47,9 @@ struct ChildrenOptions {
   // Whether the others go on when a signal ends a child, or it ends with hang_code. It is started
   // again beside them after `replacement_wait`, so often in all; after `grace` where it only missed
   // others, in which time these end if they miss it, too. A start that fails, as for want of
-  // descriptors, counts and is repeated. A lost child counts as failed unless the others end in
-  // good order without it. One that only missed others has not failed once these have ended so.
+  // descriptors, counts and is repeated, and a child that was started again is lost with every
+  // code of a failure. A lost child counts as failed unless the others end in good order without
+  // it. One that only missed others has not failed once these have ended so.
   bool goes_on = false;
   // Whether a child that ends with this code is lost, too; null: it is not.
   std::function<bool(int code)> is_lost;

@@ -3,8 +3,11 @@
 // of kills at random moments; more than one makes a test of its own.
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -108,6 +112,32 @@ TEST_F(PretrainInProcessRecoveryTest, AReplacedRankGetsItsStateFromAnother) {
               HasSubstr("rank 2 was ended by signal 9 (Killed); it is started again"));
   EXPECT_EQ(CountOf(outcome.output, "from the memory of ranks"), 2);
   ExpectSameCurve("whole", "recovered", 400);
+}
+
+// With a few more addresses a rank meets the others anew, and lacks those of a rank's usual need.
+TEST_F(PretrainInProcessRecoveryTest, ARankWithoutMemoryIsLostAlone) {
+  const Arguments args = Base(4, 200);
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  for (const rlim_t more : {rlim_t{0}, rlim_t{4} << 20}) {
+    const std::string log = Path("log.txt");
+    const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+    WaitFor("first step done", log);
+    WaitForSteps("recovered", 5, log);
+    const pid_t rank = RankOf(pid, 0);
+    ASSERT_GT(rank, 0);
+    const std::string sizes = ReadTextFile(absl::StrCat("/proc/", rank, "/statm"));
+    int64_t pages = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(sizes.substr(0, sizes.find(' ')), &pages)) << sizes;
+    rlimit limit;
+    ASSERT_EQ(prlimit(rank, RLIMIT_AS, nullptr, &limit), 0);
+    limit.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + more;
+    ASSERT_EQ(prlimit(rank, RLIMIT_AS, &limit, nullptr), 0);
+    Signal(pid, 2, SIGKILL);
+    const Outcome outcome = FinishProgram(pid, log);
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    ExpectSameCurve("whole", "recovered", 200);
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+  }
 }
 
 TEST_F(PretrainInProcessRecoveryTest, AReplicaOfSeveralRanksIsLeftOutAsAWhole) {
