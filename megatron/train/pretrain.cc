@@ -86,9 +86,6 @@ class PretrainProcess {
   // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
-  // Makes this process, which the others can go on without, one that is lost to them where the
-  // system gives it no memory.
-  void LeaveOthersWithoutMemory() const { SetExitCodeForWantOfMemory(kAbortForWantOfMemory); }
   // Enters the world of the other processes, and watches it.
   void Watch();
   // Trains with the ranks that there are. Returns the exit code.
@@ -208,11 +205,13 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& 
 
 void PretrainProcess::Watch() {
   process_.EnterWorld();
+  // The others can go on without this process, and an abort tells that it is lost: a code of its
+  // own would be the failure of all.
+  if (ranks_.in_process_recovery) SetExitCodeForWantOfMemory(kAbortForWantOfMemory);
   monitor_ = std::make_unique<FaultMonitor>(&job().world(), MonitorOptions(ranks_));
 }
 
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
-  LeaveOthersWithoutMemory();
   if (!recovery_.makes_room()) monitor_->WaitUntilReported();
   const std::string withheld = monitor_->withheld();
   monitor_.reset();
@@ -268,7 +267,6 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   }
   if (process_.one_of_several()) {
     recovery_.Join(&job(), start_);
-    if (recovery_.goes_on()) LeaveOthersWithoutMemory();
     Watch();
   }
   if (recovery_.goes_on()) return ReadConfig(job().plan()->data_size);
