@@ -42,6 +42,19 @@ CrossEntropyRows MakeRows(const Tensor& logits_TV, const Tensor& labels_T,
 
 using Kernel = void (*)(const CrossEntropyRows&, int64_t, int64_t);
 
+Kernel StatisticsKernel() {
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::CrossEntropyStatisticsRows
+                                        : avx2::CrossEntropyStatisticsRows;
+}
+
+Kernel BackwardKernel() {
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::CrossEntropyBackwardRows
+                                        : avx2::CrossEntropyBackwardRows;
+}
+
+float LossOf(float max, float sum, float target) { return std::log(sum) + (max - target); }
+float HitOf(float max, float target) { return target >= max ? 1.0f : 0.0f; }
+
 void Run(const Stream& stream, const CrossEntropyRows& rows, int64_t tokens, Kernel kernel) {
   stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) { kernel(rows, begin, end); });
 }
@@ -63,9 +76,7 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
   rows.max = max_T.data<float>();
   rows.sum = sum_T.data<float>();
   rows.target = target_T.data<float>();
-  Run(stream, rows, tokens,
-      ActiveIsa() == CpuIsa::kAvx512 ? avx512::CrossEntropyStatisticsRows
-                                     : avx2::CrossEntropyStatisticsRows);
+  Run(stream, rows, tokens, StatisticsKernel());
 }
 
 void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
@@ -89,7 +100,7 @@ void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& s
   const float *max = max_T.data<float>(), *sum = sum_T.data<float>(),
               *target = target_T.data<float>();
   float* loss = loss_T.data<float>();
-  for (int64_t t = 0; t < loss_T.dim(0); ++t) loss[t] = std::log(sum[t]) + (max[t] - target[t]);
+  for (int64_t t = 0; t < loss_T.dim(0); ++t) loss[t] = LossOf(max[t], sum[t], target[t]);
 }
 
 void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
@@ -99,7 +110,7 @@ void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& t
   if (!RunsOnCpu(stream)) return;
   const float *max = max_T.data<float>(), *target = target_T.data<float>();
   float* hit = hit_T.data<float>();
-  for (int64_t t = 0; t < hit_T.dim(0); ++t) hit[t] = target[t] >= max[t] ? 1.0f : 0.0f;
+  for (int64_t t = 0; t < hit_T.dim(0); ++t) hit[t] = HitOf(max[t], target[t]);
 }
 
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
@@ -118,9 +129,46 @@ void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const T
   rows.sum = sum_T.data<float>();
   rows.weight = weight_T.data<float>();
   rows.softcap = softcap;
-  Run(stream, rows, tokens,
-      ActiveIsa() == CpuIsa::kAvx512 ? avx512::CrossEntropyBackwardRows
-                                     : avx2::CrossEntropyBackwardRows);
+  Run(stream, rows, tokens, BackwardKernel());
+}
+
+void CrossEntropy(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
+                  const VocabRange& range, const Tensor& weight_T, const Tensor& loss_T,
+                  const Tensor& hit_T, float softcap) {
+  CheckLogits(stream, logits_TV, labels_T, range);
+  CHECK_EQ(range.first_column, 0);
+  CHECK_LE(range.vocab_size, logits_TV.dim(1));
+  const int64_t tokens = logits_TV.dim(0);
+  CheckRows(stream, {&loss_T}, tokens);
+  if (!weight_T.empty()) CheckRows(stream, {&weight_T}, tokens);
+  if (!hit_T.empty()) CheckRows(stream, {&hit_T}, tokens);
+  if (RunsOnCuda(stream)) {
+    return OnCuda<CrossEntropy>(stream, logits_TV, labels_T, range, weight_T, loss_T, hit_T,
+                                softcap);
+  }
+  if (!RunsOnCpu(stream)) return;
+  CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);
+  rows.softcap = softcap;
+  const int64_t row_bytes = rows.columns * SizeOf(rows.dtype);
+  const Kernel statistics = StatisticsKernel(), backward = BackwardKernel();
+  stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) {
+    // The gradient of a row follows its loss, while caches have the row.
+    for (int64_t t = begin; t < end; ++t) {
+      float max, sum, target;
+      CrossEntropyRows row = rows;
+      row.logits = static_cast<char*>(rows.logits) + t * row_bytes;
+      row.labels = rows.labels + t;
+      row.max = &max;
+      row.sum = &sum;
+      row.target = &target;
+      statistics(row, 0, 1);
+      loss_T.data<float>()[t] = LossOf(max, sum, target);
+      if (!hit_T.empty()) hit_T.data<float>()[t] = HitOf(max, target);
+      if (weight_T.empty()) continue;
+      row.weight = weight_T.data<float>() + t;
+      backward(row, 0, 1);
+    }
+  });
 }
 
 }  // namespace megatron::ops

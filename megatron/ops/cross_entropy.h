@@ -8,6 +8,10 @@
 //   CrossEntropyStatistics(logits, ...) -> max, sum, target
 //   (over tensor ranks: all-reduce max to new_max; RescaleSum; all-reduce sum and target)
 //   CrossEntropyLoss(...) -> loss;  CrossEntropyBackward(logits, ...) -> gradient, in place
+//
+// A rank that holds all columns has loss and gradient by one op:
+//
+//   CrossEntropy(logits, ...) -> loss, hit, gradient, in place
 #ifndef MEGATRON_OPS_CROSS_ENTROPY_H_
 #define MEGATRON_OPS_CROSS_ENTROPY_H_
 
@@ -47,6 +51,13 @@ void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& t
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T, float softcap = 0);
+
+// Computes the losses, the hits unless hit_T is empty, and unless weight_T is empty the gradient in
+// place of the logits, with the bits of the ops above. All words are this rank's; the range begins
+// at column 0. On a GPU each row is read once, as far as shared memory holds it.
+void CrossEntropy(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
+                  const VocabRange& range, const Tensor& weight_T, const Tensor& loss_T,
+                  const Tensor& hit_T, float softcap = 0);
 
 }  // namespace megatron::ops
 

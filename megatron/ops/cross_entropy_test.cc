@@ -49,6 +49,9 @@ struct Part {
   void Backward(ThreadPool* pool) {
     CrossEntropyBackward(Stream::Cpu(pool), logits, labels, range, max, sum, weight);
   }
+  void AtOnce(ThreadPool* pool) {
+    CrossEntropy(Stream::Cpu(pool), logits, labels, range, weight, loss, Tensor());
+  }
 };
 
 // The labels are spread over the vocabulary and include its first and last column.
@@ -207,6 +210,39 @@ TEST_P(CrossEntropyTest, WeightZeroGivesGradientZero) {
   for (double x : p.logits.Values()) EXPECT_EQ(x, 0);
 }
 
+TEST_P(CrossEntropyTest, OneOpHasTheBitsOfItsParts) {
+  const Stream stream = Stream::Cpu(&pool_);
+  for (const auto& [vocab_size, columns] :
+       {std::array{1, 1}, {5, 5}, {17, 32}, {2400, 2500}, {4999, 5120}}) {
+    for (const float softcap : {0.0f, 5.0f}) {
+      const HostTensor logits = HostTensor::Normal({6, columns}, GetParam(), 1),
+                       labels = Labels(6, vocab_size), hit({6}, DType::kFloat32),
+                       hit_at_once({6}, DType::kFloat32);
+      Part parts(logits, labels, vocab_size, 0, columns),
+          at_once(logits, labels, vocab_size, 0, columns);
+      parts.Statistics(&pool_);
+      parts.Loss(&pool_);
+      CrossEntropyHits(stream, parts.max, parts.target, hit);
+      CrossEntropyBackward(stream, parts.logits, labels, parts.range, parts.max, parts.sum,
+                           parts.weight, softcap);
+      CrossEntropy(stream, at_once.logits, labels, at_once.range, at_once.weight, at_once.loss,
+                   hit_at_once, softcap);
+      EXPECT_EQ(at_once.loss.Bytes(), parts.loss.Bytes()) << vocab_size;
+      EXPECT_EQ(hit_at_once.Bytes(), hit.Bytes()) << vocab_size;
+      EXPECT_EQ(at_once.logits.Bytes(), parts.logits.Bytes()) << vocab_size;
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, WithoutWeightsTheLogitsStay) {
+  const HostTensor logits = HostTensor::Normal({4, 64}, GetParam(), 1);
+  Part p(logits, Labels(4, 50), 50, 0, 64);
+  const Reference want(p);
+  CrossEntropy(Stream::Cpu(&pool_), p.logits, p.labels, p.range, Tensor(), p.loss, Tensor());
+  for (int64_t t = 0; t < 4; ++t) EXPECT_NEAR(p.loss.Get(t), want.loss[t], 4e-6);
+  EXPECT_EQ(p.logits.Bytes(), logits.Bytes());
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, CrossEntropyTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
@@ -248,6 +284,11 @@ TEST(CrossEntropyBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   got.Backward(&many);
   EXPECT_EQ(got.sum.Bytes(), want.sum.Bytes());
   EXPECT_EQ(got.logits.Bytes(), want.logits.Bytes());
+  Part at_once(logits, Labels(9, 2400), 2400, 0, 2500);
+  at_once.AtOnce(&many);
+  want.Loss(&one);
+  EXPECT_EQ(at_once.loss.Bytes(), want.loss.Bytes());
+  EXPECT_EQ(at_once.logits.Bytes(), want.logits.Bytes());
 }
 
 TEST(CrossEntropyMemoryTest, NothingIsAllocated) {
@@ -258,6 +299,7 @@ TEST(CrossEntropyMemoryTest, NothingIsAllocated) {
   p.Statistics(&pool);
   p.Loss(&pool);
   p.Backward(&pool);
+  p.AtOnce(&pool);
   EXPECT_EQ(AllocationCount(), before);
 }
 
@@ -296,7 +338,12 @@ TEST(CrossEntropyMetaTest, ShapesAreCheckedAndNothingRuns) {
   RescaleSum(Stream::Meta(), row, row, row);
   CrossEntropyLoss(Stream::Meta(), row, row, row, row);
   CrossEntropyBackward(Stream::Meta(), logits, labels, {0, 8}, row, row, row);
+  CrossEntropy(Stream::Meta(), logits, labels, {0, 8}, row, row, row);
+  CrossEntropy(Stream::Meta(), logits, labels, {0, 8}, Tensor(), row, Tensor());
   EXPECT_DEATH(CrossEntropyLoss(Stream::Meta(), row, row, row, wrong), "");
+  EXPECT_DEATH(CrossEntropy(Stream::Meta(), logits, labels, {0, 8}, wrong, row, row), "");
+  EXPECT_DEATH(CrossEntropy(Stream::Meta(), logits, labels, {8, 16}, row, row, row), "");
+  EXPECT_DEATH(CrossEntropy(Stream::Meta(), logits, labels, {0, 16}, row, row, row), "");
 }
 
 }  // namespace

@@ -22,44 +22,108 @@ struct LossRows {
     const int64_t column = labels_T[token] - first_column;
     return column >= 0 && column < counted ? column : -1;
   }
+  // The number of a row's vectors of N elements that count.
+  template <int N>
+  __host__ __device__ int64_t CountedVectors() const {
+    return (counted + N - 1) / N;
+  }
 };
 
-// Calls body(x, column) for this thread's columns in [0, counted), whole vectors of N first.
-template <typename T, int N, typename Body>
-__device__ void ForEachLogit(const T* row, int64_t counted, Body body) {
-  const int64_t vectors = counted / N;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const auto values = Load<T, N>(row, i);
-    for (int j = 0; j < N; ++j) body(ToFloat(values.values[j]));
-  }
-  for (int64_t i = vectors * N + threadIdx.x; i < counted; i += kThreads) body(ToFloat(row[i]));
+struct Softmax {
+  float max, sum;  // the sum is that of exp(logit - max)
+};
+
+__device__ inline float LossOf(const Softmax& softmax, float target) {
+  return logf(softmax.sum) + (softmax.max - target);
 }
 
-// Each block has one row, which it reads once: each thread keeps a maximum and the sum for that
-// maximum.
+__device__ inline float HitOf(float max, float target) { return target >= max ? 1.0f : 0.0f; }
+
+template <typename T>
+__device__ float TargetOf(const T* row, int64_t label) {
+  return label < 0 ? 0 : ToFloat(row[label]);
+}
+
+// The number of vectors that a thread loads before it computes with the first.
+constexpr int kInFlight = 4;
+
+// The softmax of a block's row, for every thread. read(i) is its i-th vector of N elements, which
+// one thread asks for, once. Each thread keeps a maximum and the sum for that maximum. `partial` is
+// shared memory of kWarps. Here and below each multiplication says whether it is fused with an
+// addition, so that all kernels have the same bits.
+template <typename T, int N, typename Read>
+__device__ Softmax SoftmaxOf(const LossRows& rows, float* partial, Read read) {
+  const int64_t vectors = rows.CountedVectors<N>();
+  float max = -INFINITY, sum = 0;
+  for (int64_t first = threadIdx.x; first < vectors; first += kInFlight * kThreads) {
+    Vector<T, N> values[kInFlight] = {};
+#pragma unroll
+    for (int v = 0; v < kInFlight; ++v) {
+      const int64_t i = first + v * kThreads;
+      if (i < vectors) values[v] = read(i);
+    }
+#pragma unroll
+    for (int v = 0; v < kInFlight; ++v) {
+      const int64_t left = rows.counted - (first + v * kThreads) * N;
+      if (left > 0) {
+        float x[N], largest = max;
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          x[j] = j < left ? ToFloat(values[v].values[j]) : -INFINITY;
+          largest = fmaxf(largest, x[j]);
+        }
+        if (largest > max) {
+          sum = __fmul_rn(sum, Exp<T>(max - largest));
+          max = largest;
+        }
+        // Minus infinity must not be subtracted from itself.
+        const float base = fmaxf(max, kLowest);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum += Exp<T>(x[j] - base);
+      }
+    }
+  }
+  const float row_max = BlockMax(max, partial);
+  sum = __fmul_rn(sum, Exp<T>(max - fmaxf(row_max, kLowest)));
+  return {row_max, BlockSum(sum, partial)};
+}
+
+// Writes the gradient over a block's row. read(i) is the i-th vector of N logits, which the thread
+// asks for that then overwrites it.
+template <typename T, int N, typename Read>
+__device__ void WriteGradient(const LossRows& rows, const Softmax& softmax, int64_t label,
+                              float weight, T* row, Read read) {
+  const float scale = weight == 0 ? 0 : weight / softmax.sum;
+  for (int64_t i = threadIdx.x; i < rows.columns / N; i += kThreads) {
+    Vector<T, N> values = {};
+    if (weight != 0 && i * N < rows.counted) {  // else zeros, even if a logit is NaN
+      values = read(i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const int64_t column = i * N + j;
+        const float x = ToFloat(values.values[j]);
+        const float tanh = rows.softcap > 0 ? x / rows.softcap : 0.0f;
+        const float share = fmaf(Exp<T>(x - softmax.max), scale, column == label ? -weight : 0.0f);
+        const float gradient = share * fmaf(-tanh, tanh, 1.0f);
+        values.values[j] = FromFloat<T>(column < rows.counted ? gradient : 0.0f);
+      }
+    }
+    Store<T, N>(row, i, values);
+  }
+}
+
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     Statistics(LossRows rows, const T* logits, float* max_T, float* sum_T, float* target_T) {
   __shared__ float partial[kWarps];
   const int64_t token = blockIdx.x;
   const T* const row = logits + token * rows.columns;
-  float max = -INFINITY, sum = 0;
-  ForEachLogit<T, N>(row, rows.counted, [&](float x) {
-    if (x > max) {
-      sum *= Exp<T>(max - x);
-      max = x;
-    }
-    // Minus infinity must not be subtracted from itself.
-    sum += Exp<T>(x - fmaxf(max, kLowest));
-  });
-  const float row_max = BlockMax(max, partial);
-  const float rescaled = sum * Exp<T>(max - fmaxf(row_max, kLowest));
-  const float row_sum = BlockSum(max == -INFINITY ? 0.0f : rescaled, partial);
+  const Softmax softmax =
+      SoftmaxOf<T, N>(rows, partial, [&](int64_t i) { return Load<T, N>(row, i); });
   if (threadIdx.x != 0) return;
-  max_T[token] = row_max;
-  sum_T[token] = row_sum;
-  const int64_t label = rows.LabelColumn(token);
-  target_T[token] = label < 0 ? 0 : ToFloat(row[label]);
+  max_T[token] = softmax.max;
+  sum_T[token] = softmax.sum;
+  target_T[token] = TargetOf(row, rows.LabelColumn(token));
 }
 
 template <typename T, int N>
@@ -67,25 +131,38 @@ __global__ void __launch_bounds__(kThreads) Gradient(LossRows rows, T* logits, c
                                                      const float* sum_T, const float* weight_T) {
   const int64_t token = blockIdx.x;
   T* const row = logits + token * rows.columns;
-  const float weight = weight_T[token], max = max_T[token];
-  const float scale = weight == 0 ? 0 : weight / sum_T[token];
+  WriteGradient<T, N>(rows, {max_T[token], sum_T[token]}, rows.LabelColumn(token), weight_T[token],
+                      row, [&](int64_t i) { return Load<T, N>(row, i); });
+}
+
+// Each thread keeps its vectors among the first `kept` of the row in shared memory until their
+// gradient overwrites them, and reads its others again. No other thread reads them. Where there are
+// no weights, the logits stay.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    LossAndGradient(LossRows rows, T* logits, int64_t kept, const float* weight_T, float* loss_T,
+                    float* hit_T) {
+  extern __shared__ __align__(16) char memory[];
+  __shared__ float partial[kWarps];
+  T* const copy = reinterpret_cast<T*>(memory);
+  const int64_t token = blockIdx.x;
+  T* const row = logits + token * rows.columns;
   const int64_t label = rows.LabelColumn(token);
-  const auto gradient = [&](float x, int64_t column) {
-    if (weight == 0 || column >= rows.counted) return 0.0f;  // even if a logit is NaN
-    const float tanh = rows.softcap > 0 ? x / rows.softcap : 0.0f;
-    return (Exp<T>(x - max) * scale - (column == label ? weight : 0.0f)) * (1 - tanh * tanh);
-  };
-  const int64_t vectors = rows.columns / N;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    auto values = Load<T, N>(row, i);
-    for (int j = 0; j < N; ++j) {
-      values.values[j] = FromFloat<T>(gradient(ToFloat(values.values[j]), i * N + j));
-    }
-    Store<T, N>(row, i, values);
+  // Other threads overwrite it after they have met this one in the sums over the block.
+  const float target = TargetOf(row, label);
+  const Softmax softmax = SoftmaxOf<T, N>(rows, partial, [&](int64_t i) {
+    const auto values = Load<T, N>(row, i);
+    if (i < kept) Store<T, N>(copy, i, values);
+    return values;
+  });
+  if (threadIdx.x == 0) {
+    loss_T[token] = LossOf(softmax, target);
+    if (hit_T != nullptr) hit_T[token] = HitOf(softmax.max, target);
   }
-  for (int64_t i = vectors * N + threadIdx.x; i < rows.columns; i += kThreads) {
-    row[i] = FromFloat<T>(gradient(ToFloat(row[i]), i));
-  }
+  if (weight_T == nullptr) return;
+  WriteGradient<T, N>(rows, softmax, label, weight_T[token], row, [&](int64_t i) {
+    return i < kept ? Load<T, N>(copy, i) : Load<T, N>(row, i);
+  });
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -99,13 +176,13 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     Loss(int64_t tokens, const float* max, const float* sum, const float* target, float* loss) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (t < tokens) loss[t] = logf(sum[t]) + (max[t] - target[t]);
+  if (t < tokens) loss[t] = LossOf({max[t], sum[t]}, target[t]);
 }
 
 __global__ void __launch_bounds__(kThreads)
     Hits(int64_t tokens, const float* max, const float* target, float* hit) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (t < tokens) hit[t] = target[t] >= max[t] ? 1.0f : 0.0f;
+  if (t < tokens) hit[t] = HitOf(max[t], target[t]);
 }
 
 // There is one block: the sums are small, and their order is fixed.
@@ -138,6 +215,31 @@ template <typename T>
 bool HasVectorRows(const Tensor& logits_TV) {
   return logits_TV.dim(1) % kVector<T> == 0 && IsAligned({logits_TV.raw()});
 }
+
+// The shared memory of a block for its row: what each has without asking, and what it asks for. A
+// multiprocessor of compute capability 9.0 has 228 KiB, of which the system takes 1 KiB a block. So
+// it has room for two blocks: one computes while the other waits for its row.
+constexpr int64_t kUnaskedBytes = (48 << 10) - kWarps * sizeof(float), kAskedBytes = 112 << 10;
+
+template <typename T, int N>
+void LaunchLossAndGradient(const Stream& stream, const LossRows& rows, T* logits,
+                           const float* weight_T, float* loss_T, float* hit_T) {
+  constexpr int64_t kBytes = N * sizeof(T);
+  const auto kernel = LossAndGradient<T, N>;
+  int64_t kept = weight_T == nullptr ? 0 : rows.CountedVectors<N>();
+  if (kept * kBytes > kUnaskedBytes) {
+    const bool is_given = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(kAskedBytes)) == cudaSuccess;
+    if (!is_given) cudaGetLastError();  // the device has less, and the next launch has no error
+    kept = std::min(kept, (is_given ? kAskedBytes : kUnaskedBytes) / kBytes);
+  }
+  const auto bytes = static_cast<size_t>(kept * kBytes);
+  kernel<<<Blocks(rows.tokens, 1), kThreads, bytes, Handle(stream)>>>(rows, logits, kept, weight_T,
+                                                                      loss_T, hit_T);
+  CheckLaunched("cross-entropy");
+}
+
+float* FloatsOf(const Tensor& tensor) { return static_cast<float*>(tensor.raw()); }
 
 }  // namespace
 
@@ -200,6 +302,21 @@ void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const T
   CheckLaunched("cross-entropy backward");
 }
 
+void CrossEntropy(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
+                  const VocabRange& range, const Tensor& weight_T, const Tensor& loss_T,
+                  const Tensor& hit_T, float softcap) {
+  LossRows rows = RowsOf(logits_TV, labels_T, range);
+  rows.softcap = softcap;
+  if (rows.tokens == 0) return;
+  WithType(logits_TV.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto launch = HasVectorRows<T>(logits_TV) ? LaunchLossAndGradient<T, kVector<T>>
+                                                    : LaunchLossAndGradient<T, 1>;
+    launch(stream, rows, As(type, logits_TV), FloatsOf(weight_T), FloatsOf(loss_T),
+           FloatsOf(hit_T));
+  });
+}
+
 void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T,
                  const Tensor& out_2) {
   AddWeighted<<<1, kThreads, 0, Handle(stream)>>>(x_T.numel(), x_T.data<float>(),
@@ -207,6 +324,7 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
   CheckLaunched("weighted sum");
 }
 
+MEGATRON_CUDA_KERNEL(CrossEntropy);
 MEGATRON_CUDA_KERNEL(CrossEntropyStatistics);
 MEGATRON_CUDA_KERNEL(RescaleSum);
 MEGATRON_CUDA_KERNEL(CrossEntropyLoss);

@@ -37,10 +37,10 @@ namespace {
 
 [[maybe_unused]] const bool in_graphs = EmulateInGraphs<
     ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
-    AttentionBackward, BiasBackward, CrossEntropyStatistics, RescaleSum, CrossEntropyLoss,
-    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale,
-    SoftCap, Zero, EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure,
-    QuantizeBlocks, LinearForward, LinearActivationForward, LinearBackwardInput,
+    AttentionBackward, BiasBackward, CrossEntropy, CrossEntropyStatistics, RescaleSum,
+    CrossEntropyLoss, CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy,
+    Add, Scale, SoftCap, Zero, EmbeddingForward, EmbeddingBackward, AbsMax, Quantize,
+    QuantizeAndMeasure, QuantizeBlocks, LinearForward, LinearActivationForward, LinearBackwardInput,
     LinearActivationBackwardInput, LinearBackwardWeight, NormForward, ResidualNormForward,
     NormBackward, CutNormSums, CutNormForward, CutNormGradientSums, CutNormBackward, Rope,
     JoinSharedKey, SplitSharedKey, PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows,

@@ -465,6 +465,107 @@ TEST_P(CudaOpTest, CrossEntropyInItsParts) {
   }
 }
 
+// A cross-entropy of all columns. Rows of the last cases are too long for shared memory.
+struct WholeRows {
+  int64_t tokens, columns, vocab_size;
+  float softcap;
+};
+constexpr WholeRows kWholeRows[] = {{5, 2, 2, 0},        {7, 33, 33, 0},     {7, 512, 501, 5},
+                                    {3, 5000, 4990, 0},  {3, 5001, 4990, 5}, {3, 30001, 30000, 0},
+                                    {3, 60000, 59990, 5}};
+
+struct WholeRowsOperands {
+  HostTensor logits, labels, weight, loss, hit;
+
+  WholeRowsOperands(const WholeRows& rows, DType dtype)
+      : logits(HostTensor::Normal({rows.tokens, rows.columns}, dtype, 1)),
+        labels(Cyclic(rows.tokens, 411, rows.vocab_size)),
+        weight(HostTensor::Normal({rows.tokens}, kF32, 2)),
+        loss({rows.tokens}, kF32),
+        hit({rows.tokens}, kF32) {
+    // All words of the first token are equally likely.
+    for (int64_t v = 0; v < rows.columns; ++v) logits.Set(v, 0.5);
+    // A third of the words of the second one are impossible, where no cap keeps logits finite.
+    for (int64_t v = 0; v < rows.vocab_size && rows.softcap == 0; v += 3) {
+      if (v != static_cast<int64_t>(labels.Get(1)))
+        logits.Set(rows.columns + v, -std::numeric_limits<double>::infinity());
+    }
+    // The last token does not count.
+    labels.Set(rows.tokens - 1, -100);
+    weight.Set(rows.tokens - 1, 0);
+    for (int64_t t = 0; t < rows.tokens; ++t) {
+      for (int64_t v = rows.vocab_size; v < rows.columns; ++v)
+        logits.Set(t * rows.columns + v, std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+};
+
+TEST_P(CudaOpTest, CrossEntropyOfWholeRows) {
+  for (const WholeRows& rows : kWholeRows) {
+    SCOPED_TRACE(rows.columns);
+    WholeRowsOperands x(rows, dtype());
+    ExpectAgreement({&x.logits, &x.labels, &x.weight, &x.loss, &x.hit}, SumTolerance(dtype()),
+                    [&](const Stream& stream, At at) {
+                      CrossEntropy(stream, at[0], at[1], {0, rows.vocab_size}, at[2], at[3], at[4],
+                                   rows.softcap);
+                    });
+  }
+}
+
+// The differences are zeros, and so is what is not compared.
+TEST_P(CudaOpTest, CrossEntropyOfWholeRowsHasTheBitsOfItsParts) {
+  for (const WholeRows& rows : kWholeRows) {
+    SCOPED_TRACE(rows.columns);
+    WholeRowsOperands whole(rows, dtype()), parts(rows, dtype());
+    HostTensor max({rows.tokens}, kF32), sum({rows.tokens}, kF32), target({rows.tokens}, kF32),
+        evaluated({rows.tokens}, kF32);
+    ExpectAgreement(
+        {&whole.logits, &whole.loss, &whole.hit, &parts.logits, &parts.loss, &parts.hit,
+         &whole.labels, &whole.weight, &max, &sum, &target, &evaluated},
+        0, [&](const Stream& stream, At at) {
+          const VocabRange range = {0, rows.vocab_size};
+          const Tensor &labels = at[6], &weight = at[7];
+          CrossEntropy(stream, at[0], labels, range, Tensor(), at[11], Tensor());
+          CrossEntropy(stream, at[0], labels, range, weight, at[1], at[2], rows.softcap);
+          CrossEntropyStatistics(stream, at[3], labels, range, at[8], at[9], at[10]);
+          CrossEntropyLoss(stream, at[8], at[9], at[10], at[4]);
+          CrossEntropyHits(stream, at[8], at[10], at[5]);
+          CrossEntropyBackward(stream, at[3], labels, range, at[8], at[9], weight, rows.softcap);
+          Scale(stream, -1, at[11]);
+          Add(stream, at[1], at[11]);
+          for (int i : {0, 1, 2}) {
+            Scale(stream, -1, at[3 + i]);
+            Add(stream, at[3 + i], at[i]);
+          }
+          for (int i : {3, 4, 5, 8, 9, 10}) Zero(stream, at[i]);
+        });
+    for (const HostTensor* difference : {&whole.logits, &whole.loss, &whole.hit, &evaluated}) {
+      for (double value : difference->Values()) ASSERT_EQ(value, 0);
+    }
+  }
+}
+
+// A loss is a number if it is as large as itself.
+TEST_P(CudaOpTest, CrossEntropyOfWholeRowsThatAreNoNumbers) {
+  for (int64_t columns : {33, 512}) {
+    constexpr int64_t kTokens = 3;
+    HostTensor logits = Normal({kTokens, columns}, 1), labels = Ints({1, 1, -100}),
+               weight = HostTensor::Of({kTokens}, kF32, {1, 0, 0}), loss({kTokens}, kF32),
+               is_number({kTokens}, kF32);
+    logits.Set(columns + 7, std::numeric_limits<double>::quiet_NaN());
+    for (int64_t v = 0; v < columns; ++v)
+      logits.Set(2 * columns + v, -std::numeric_limits<double>::infinity());
+    ExpectAgreement({&logits, &labels, &weight, &loss, &is_number}, SumTolerance(dtype()),
+                    [&](const Stream& stream, At at) {
+                      CrossEntropy(stream, at[0], at[1], {0, columns}, at[2], at[3], Tensor());
+                      CrossEntropyHits(stream, at[3], at[3], at[4]);
+                      Zero(stream, at[3]);
+                    });
+    EXPECT_EQ(is_number.Values(), std::vector<double>({1, 0, 1}));
+    for (int64_t i = columns; i < kTokens * columns; ++i) ASSERT_EQ(logits.Get(i), 0);
+  }
+}
+
 TEST_P(CudaOpTest, SharedKeys) {
   for (const int64_t shared : {1, 8, 70}) {
     HostTensor packed = Normal({23, 3, 40}, 1), row = Normal({23, 100}, 2),

@@ -80,6 +80,23 @@ TEST_F(LargeTensorsTest, CrossEntropyReachesTheLastRow) {
   EXPECT_EQ(GetAt(max_T, kRows / 2), 0);
 }
 
+TEST_F(LargeTensorsTest, CrossEntropyOfWholeRowsReachesTheLastRow) {
+  const Tensor logits_TV = Allocate(kBf16, {kRows, kColumns});
+  const Tensor labels_T = Allocate(DType::kInt32, {kRows});
+  const Tensor weight_T = Allocate(kF32, {kRows}), loss_T = Allocate(kF32, {kRows});
+  Put(1, weight_T);
+  for (int64_t row : {int64_t{0}, kRows - 1}) Put(5, logits_TV.Select(0, row).Slice(0, 0, 1));
+  CrossEntropy(stream(), logits_TV, labels_T, {0, kColumns}, weight_T, loss_T, Tensor());
+  const double sum = 1 + (kColumns - 1) * std::exp(-5.0);
+  for (int64_t row : {int64_t{0}, kRows - 1}) {
+    EXPECT_NEAR(GetAt(loss_T, row), std::log(sum), 1e-3);
+    const std::vector<float> gradient = Get(logits_TV.Select(0, row));
+    EXPECT_NEAR(gradient.front(), 1 / sum - 1, 4e-3);
+    EXPECT_NEAR(gradient.back(), std::exp(-5.0) / sum, 4e-3 * std::exp(-5.0) / sum);
+  }
+  EXPECT_NEAR(GetAt(loss_T, kRows / 2), std::log(kColumns), 1e-3);
+}
+
 TEST_F(LargeTensorsTest, ElementsAreCopiedAddedAndActivated) {
   const Tensor x = Allocate(kBf16, {kElements}), y = Allocate(kBf16, {kElements});
   for (int64_t at : {int64_t{3}, kBehind, kElements - 1}) Put(2, x.Slice(0, at, at + 1));

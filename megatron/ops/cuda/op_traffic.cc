@@ -63,15 +63,16 @@ OpTraffic::OpTraffic()
           op.by_memory[memory].written += bytes.written;
         }
       }) {
-  StandInFrontOf<
-      ActivationForward, ActivationBackward, ActivationBackwardAndBias, GateForward, GateBackward,
-      AttentionForward, AttentionBackward, BiasBackward, CrossEntropyStatistics, CrossEntropyLoss,
-      CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, EmbeddingForward,
-      EmbeddingBackward, LinearForward, LinearActivationForward, LinearBackwardInput,
-      LinearActivationBackwardInput, LinearBackwardWeight, NormForward, ResidualNormForward,
-      NormBackward, Rope, WeightedSum, AdamWUpdate, SumOfSquares, CausalConvForward,
-      CausalConvBackward, GatedNormSums, GatedNormGradientSums, GatedNormForward, GatedNormBackward,
-      StateSpaceForward, StateSpaceBackward, GatedDeltaForward, GatedDeltaBackward>();
+  StandInFrontOf<ActivationForward, ActivationBackward, ActivationBackwardAndBias, GateForward,
+                 GateBackward, AttentionForward, AttentionBackward, BiasBackward, CrossEntropy,
+                 CrossEntropyStatistics, CrossEntropyLoss, CrossEntropyBackward, BiasDropoutAdd,
+                 DropoutBackward, Copy, Add, Scale, EmbeddingForward, EmbeddingBackward,
+                 LinearForward, LinearActivationForward, LinearBackwardInput,
+                 LinearActivationBackwardInput, LinearBackwardWeight, NormForward,
+                 ResidualNormForward, NormBackward, Rope, WeightedSum, AdamWUpdate, SumOfSquares,
+                 CausalConvForward, CausalConvBackward, GatedNormSums, GatedNormGradientSums,
+                 GatedNormForward, GatedNormBackward, StateSpaceForward, StateSpaceBackward,
+                 GatedDeltaForward, GatedDeltaBackward>();
 }
 
 }  // namespace megatron::ops::cuda
