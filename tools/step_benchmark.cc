@@ -266,17 +266,12 @@ class StepParts {
     const Tensor labels = operands_.Make(DType::kInt32, {tokens_});
     for (int64_t t = 0; t < tokens_; ++t)
       labels.data<int32_t>()[t] = static_cast<int32_t>(t % model_.vocab_size);
-    const Tensor max = operands_.Make(DType::kFloat32, {tokens_}),
-                 sum = operands_.Make(DType::kFloat32, {tokens_});
-    const Tensor target = operands_.Make(DType::kFloat32, {tokens_});
+    const Tensor weight = operands_.Make(DType::kFloat32, {tokens_}),
+                 loss = operands_.Make(DType::kFloat32, {tokens_});
     const ops::VocabRange range = {0, model_.vocab_size};
     parts_.push_back(
-        {"cross-entropy, forward", 1,
-         [=] { ops::CrossEntropyStatistics(stream_, logits, labels, range, max, sum, target); },
-         nullptr, 0});
-    parts_.push_back(
-        {"cross-entropy, backward", 1,
-         [=] { ops::CrossEntropyBackward(stream_, logits, labels, range, max, sum, target); },
+        {"cross-entropy, with its gradient", 1,
+         [=] { ops::CrossEntropy(stream_, logits, labels, range, weight, loss, Tensor()); },
          nullptr, 0});
   }
 

@@ -12,7 +12,9 @@ namespace megatron {
 class VocabParallelCrossEntropy {
  public:
   struct Saved {
-    Tensor logits_TV, labels_T, max_T, sum_T;
+    Tensor logits_TV;  // their gradient, where this rank holds all columns
+    Tensor labels_T, weight_T;
+    Tensor max_T, sum_T;  // empty where this rank holds all columns
   };
   struct Outputs {
     Tensor loss_T;  // fp32, the same on every rank
@@ -23,12 +25,14 @@ class VocabParallelCrossEntropy {
   explicit VocabParallelCrossEntropy(const ops::VocabRange& range, float softcap = 0)
       : range_(range), softcap_(softcap) {}
 
-  // The logits belong to this layer until Backward, which needs them and what this allocates in
-  // `arena`.
+  // Backward will return the gradient of sum(weight[t] * loss[t]); where weight_T is empty, there
+  // is no Backward. The logits belong to this layer until then. It writes the gradient over them:
+  // now, where this rank holds all columns, else in Backward. Backward needs weight_T and what this
+  // allocates in `arena`.
   Saved Forward(const LayerContext& ctx, Arena* arena, const Tensor& logits_TV,
-                const Tensor& labels_T, const Outputs& out) const;
-  // Writes the gradient of sum(weight[t] * loss[t]) over the logits, and returns it.
-  Tensor Backward(const LayerContext& ctx, const Tensor& weight_T, const Saved& saved) const;
+                const Tensor& labels_T, const Tensor& weight_T, const Outputs& out) const;
+  // Returns the gradient in place of the logits.
+  Tensor Backward(const LayerContext& ctx, const Saved& saved) const;
 
  private:
   ops::VocabRange range_;

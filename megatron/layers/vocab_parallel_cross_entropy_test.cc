@@ -37,8 +37,8 @@ Result Compute(LayerHarness* harness, const Problem& problem, const HostTensor& 
   HostTensor loss({kTokens}, kF32), hit({kTokens}, kF32);
   const Tensor labels(const_cast<int32_t*>(problem.labels), DType::kInt32, {kTokens});
   const LayerContext& ctx = harness->context();
-  const auto saved = layer.Forward(ctx, ctx.saved, logits, labels, {loss, hit});
-  layer.Backward(ctx, problem.weight_T, saved);
+  const auto saved = layer.Forward(ctx, ctx.saved, logits, labels, problem.weight_T, {loss, hit});
+  EXPECT_EQ(layer.Backward(ctx, saved).raw(), logits.tensor().raw());
   return {loss.Values(), hit.Values(), logits.Values()};
 }
 

@@ -107,8 +107,9 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
     const Tensor logits_TV = Allocate(ctx.saved, tokens, vocab_part_, "logits");
     MultiplyAll(ctx, saved->transformed_TH, logits_TV);
     const TokenScores found = OutputsOr(scores, ctx);
-    saved->loss =
-        cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.inner_batch().labels_T, found);
+    const Tensor weight_T = ctx.training ? ctx.inner_batch().gradient_weight_T : Tensor();
+    saved->loss = cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.inner_batch().labels_T,
+                                         weight_T, found);
     Measure(ctx, found, sums);
   } else if (has_logits) {
     RunChunks(ctx, *saved, Tensor(), scores);
@@ -182,6 +183,7 @@ void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor
                        const TokenScores& scores) const {
   const Tensor x_TH = Gather(ctx, saved.transformed_TH);
   const TokenScores found = OutputsOr(scores, ctx);
+  const Tensor weight_T = dx_TH.empty() ? Tensor() : ctx.batch->gradient_weight_T;
   const int64_t tokens = x_TH.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk_) {
     const auto rows = [&, end = std::min(begin + chunk_, tokens)](const Tensor& of) {
@@ -193,10 +195,9 @@ void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor
     ops::LinearForward(ctx.stream, rows(x_TH), words_->data, bias_V(), logits_CV);
     const VocabParallelCrossEntropy::Saved loss =
         cross_entropy_.Forward(ctx, ctx.scratch, logits_CV, rows(ctx.batch->labels_T),
-                               {rows(found.loss_T), rows(found.hit_T)});
+                               rows(weight_T), {rows(found.loss_T), rows(found.hit_T)});
     if (dx_TH.empty()) continue;
-    const Tensor dlogits_CV =
-        cross_entropy_.Backward(ctx, rows(ctx.batch->gradient_weight_T), loss);
+    const Tensor dlogits_CV = cross_entropy_.Backward(ctx, loss);
     ops::LinearBackwardInput(ctx.stream, dlogits_CV, words_->data, rows(dx_TH));
     AddLinearGradients(ctx.stream, dlogits_CV, rows(x_TH), *words_, bias_gradient_V());
   }
@@ -222,8 +223,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   if (chunk_ == 0) {
     if (!PutsOff(ctx) && AddsToWords())
       gathering = StartGather(ctx, saved->transformed_TH, &all_TH);
-    const Tensor dlogits_TV =
-        cross_entropy_.Backward(ctx, ctx.inner_batch().gradient_weight_T, saved->loss);
+    const Tensor dlogits_TV = cross_entropy_.Backward(ctx, saved->loss);
     reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
   } else {
     const Tensor summand_TH = SummandOf(ctx, d_TH);

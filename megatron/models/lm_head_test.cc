@@ -55,9 +55,14 @@ class LmHeadTest : public testing::Test {
       saved_ = {};
       head_->Forward(ctx, x, sums, &saved_);
       y.data<float>()[0] = static_cast<float>(sums.Get(0));
+      x_ = x;
     };
+    // Forward reads the weights of gradients, so it is called again when they are known.
     calls.backward = [this](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
       for (int t = 0; t < kTokens; ++t) gradient_weights_[t] = weights_[t] * dy.data<float>()[0];
+      const HostTensor sums({1, 2}, DType::kFloat32);
+      saved_ = {};
+      head_->Forward(ctx, x_, sums, &saved_);
       head_->Backward(ctx, dx, &saved_);
     };
     calls.backward_weight = [this](const LayerContext& ctx) { head_->BackwardWeight(ctx, saved_); };
@@ -70,6 +75,7 @@ class LmHeadTest : public testing::Test {
   Parameter words_;
   std::unique_ptr<LmHead> head_;
   LmHead::Saved saved_;
+  Tensor x_;  // the input of the last forward
 };
 
 TEST_F(LmHeadTest, GradientsAreThoseOfFiniteDifferences) {
