@@ -1,9 +1,11 @@
 // Models whose products compute the GELU beside them train as on the CPU. The kernels' own code
 // runs, on the CPU, and a model of cuBLASLt's products.
+#include <cstdint>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/ops/cuda/gemm/emulated_product.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -14,7 +16,10 @@ using ops::cuda::FuseGelu;
 
 class FusedGeluTrainingTest : public testing::Test {
  protected:
-  ~FusedGeluTrainingTest() override { Fuse(FuseGelu::kNone); }
+  ~FusedGeluTrainingTest() override {
+    Fuse(FuseGelu::kNone);
+    ops::cuda::RefuseEmulatedEpilogues(false);
+  }
 
   static void Fuse(FuseGelu fuse) {
     ops::cuda::GemmPlanning planning;
@@ -72,6 +77,22 @@ TEST_F(FusedGeluTrainingTest, OnlyBothChangesTheFirstLoss) {
   EXPECT_EQ(backward.losses[0], alone.losses[0]);
   EXPECT_NE(backward.norms[0], alone.norms[0]);
   EXPECT_NE(both.losses[0], alone.losses[0]);
+}
+
+// cuBLASLt may lack a kernel for any product, so that no choice of what products compute beside may
+// end a run.
+TEST_F(FusedGeluTrainingTest, WithoutKernelsForThatItIsTheTrainingWithoutIt) {
+  const LayoutOutcome without = Train(Gpt2InBf16(), DeviceType::kCuda, 2);
+  ops::cuda::RefuseEmulatedEpilogues(true);
+  for (const FuseGelu fuse : {FuseGelu::kBackward, FuseGelu::kBoth}) {
+    ops::cuda::GemmPlanning planning;
+    planning.fuse_gelu = fuse;
+    planning.fuse_bias_gradients = true;
+    ops::cuda::ProcessGemmPlanner().Use(planning);
+    const int64_t before = ops::cuda::RefusedEmulatedProducts();
+    EXPECT_TRUE(Train(Gpt2InBf16(), DeviceType::kCuda, 2).state == without.state);
+    EXPECT_GT(ops::cuda::RefusedEmulatedProducts(), before);
+  }
 }
 
 TEST_F(FusedGeluTrainingTest, RecomputedActivationsAreTheSameBits) {

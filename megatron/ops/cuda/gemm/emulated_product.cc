@@ -1,4 +1,7 @@
 // Products of the emulated device, by the CPU's matrix product.
+#include "megatron/ops/cuda/gemm/emulated_product.h"
+
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -12,6 +15,9 @@
 
 namespace megatron::ops::cuda {
 namespace {
+
+std::atomic<bool> refuses_epilogues{false};
+std::atomic<int64_t> refused{0};
 
 // The transposed matrix of a column-major one: rows are where that has columns.
 GemmOperand Rows(const void* data, int64_t leading) { return {data, leading, 1}; }
@@ -113,6 +119,10 @@ void RunWithGelu(ThreadPool* pool, const Gemm& gemm, const GemmOperands& at,
 
 }  // namespace
 
+void RefuseEmulatedEpilogues(bool refuse) { refuses_epilogues = refuse; }
+
+int64_t RefusedEmulatedProducts() { return refused; }
+
 void RunPlanned(const Stream& stream, const LinearGemm& linear) {
   CHECK(RunPlannedIfPossible(stream, linear)) << linear.gemm;
 }
@@ -122,6 +132,10 @@ bool RunPlannedIfPossible(const Stream& stream, const LinearGemm& linear) {
   const GemmOperands& at = linear.operands;
   CHECK(gemm.in != DType::kUInt8) << gemm;
   if (gemm.m == 0 || gemm.n == 0) return true;
+  if (refuses_epilogues && gemm.epilogue != GemmEpilogue::kBias) {
+    ++refused;
+    return false;
+  }
   ops::Gemm product = RowMajor(gemm, at);
   if (gemm.epilogue == GemmEpilogue::kBiasGradient) {
     product.row_sums = static_cast<float*>(at.sums);

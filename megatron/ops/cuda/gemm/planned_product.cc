@@ -1,5 +1,6 @@
 #include "megatron/ops/cuda/gemm/planned_product.h"
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,12 +18,12 @@ namespace {
 struct Plan {
   Plan(void* handle, const Gemm& gemm) : product(handle, gemm, BlasProduct::kCandidates) {}
 
-  BlasProduct product;
-  int candidate = 0;
+  const BlasProduct product;
+  std::atomic<int> candidate{0};
 };
 
 // Plans by device and product. Streams of several threads may use them at once.
-const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& operands) {
+Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& operands) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const plans = new std::map<std::pair<int, Gemm>, std::unique_ptr<Plan>>;
   const std::pair<int, Gemm> key = {stream->device(), gemm};
@@ -46,17 +47,20 @@ const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& op
 }  // namespace
 
 void RunPlanned(const Stream& stream, const LinearGemm& linear) {
-  CHECK(RunPlannedIfPossible(stream, linear)) << "cuBLASLt has no kernel for a " << linear.gemm;
+  CHECK(RunPlannedIfPossible(stream, linear))
+      << "cuBLASLt has no kernel, or none that runs, for a " << linear.gemm;
 }
 
 bool RunPlannedIfPossible(const Stream& stream, const LinearGemm& linear) {
   const Gemm& gemm = linear.gemm;
   if (gemm.m == 0 || gemm.n == 0) return true;
-  const Plan& plan = PlanFor(stream.cuda(), gemm, linear.operands);
-  if (plan.candidate == GemmPlanner::kNoKernel) return false;
-  CHECK(plan.product.Run(stream.cuda(), plan.candidate, linear.operands))
-      << "cublasLtMatmul: " << gemm;
-  return true;
+  Plan& plan = PlanFor(stream.cuda(), gemm, linear.operands);
+  const int candidate = plan.candidate;
+  if (candidate == GemmPlanner::kNoKernel) return false;
+  if (plan.product.Run(stream.cuda(), candidate, linear.operands)) return true;
+  LOG_IF(WARNING, plan.candidate.exchange(GemmPlanner::kNoKernel) != GemmPlanner::kNoKernel)
+      << "cublasLtMatmul refuses to run its kernel for a " << gemm;
+  return false;
 }
 
 }  // namespace megatron::ops::cuda

@@ -10,8 +10,8 @@ namespace megatron::ops::cuda {
 // Threads: any. The first run of a product may wait for the device.
 void RunPlanned(const Stream& stream, const LinearGemm& linear);
 
-// Returns false, and does nothing, if cuBLASLt has no kernel for the product; the log says so once.
-// The answer is the same for all runs of a product.
+// Returns false, and does nothing, if cuBLASLt has no kernel for the product or refuses to run it.
+// The log says so once, and the answer is the same for all later runs of the product.
 bool RunPlannedIfPossible(const Stream& stream, const LinearGemm& linear);
 
 }  // namespace megatron::ops::cuda
