@@ -50,7 +50,8 @@ CudaDeviceFacts CudaFacts(int device) {
   size_t free = 0, total = 0;
   MEGATRON_CHECK_CUDA(cudaMemGetInfo(&free, &total));
   return {properties.name, static_cast<int64_t>(free), static_cast<int64_t>(total),
-          std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes))};
+          std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)),
+          10 * properties.major + properties.minor};
 }
 
 std::string CudaPciBusId(int device) {

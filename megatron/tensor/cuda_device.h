@@ -21,7 +21,8 @@ int CudaDeviceCount();
 struct CudaDeviceFacts {
   std::string name;  // "NVIDIA H200"
   int64_t free_bytes = 0, total_bytes = 0;
-  std::string uuid;  // 16 bytes that no other device has, here or elsewhere
+  std::string uuid;            // 16 bytes that no other device has, here or elsewhere
+  int compute_capability = 0;  // 90 for 9.0
 };
 CudaDeviceFacts CudaFacts(int device);
 // The device's place on the PCI bus, such as "0000:3B:00.0"; empty where it has none.

@@ -50,6 +50,7 @@ thread_local std::vector<std::string> ranges;  // of the host's work, that have 
 std::atomic<int64_t> allocations{0}, host_waits{0};
 std::atomic<int64_t> most_page_locked{std::numeric_limits<int64_t>::max()};
 std::atomic<int64_t> most_on_device{int64_t{1} << 40};
+constexpr int kComputeCapability = 90;  // the kernels for Hopper run here
 
 EmulatedTransfers& Transfers() {
   static EmulatedTransfers& transfers = *new EmulatedTransfers;
@@ -205,7 +206,7 @@ int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) {
   return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName,
-          most_on_device - BytesOnDevice(), most_on_device, "emulated device."};
+          most_on_device - BytesOnDevice(), most_on_device, "emulated device.", kComputeCapability};
 }
 
 std::string CudaPciBusId(int) { return ""; }
