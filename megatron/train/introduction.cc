@@ -83,6 +83,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   if (!run.rank_order.empty()) lines.push_back(absl::StrCat("rank order: ", run.rank_order));
   if (!run.offload.empty()) lines.push_back(absl::StrCat("offload: ", run.offload));
   if (!run.attention.order.empty()) lines.push_back(DescribeAttention(run.attention));
+  if (!run.products.empty()) lines.push_back(absl::StrCat("products: ", run.products));
   const int64_t vocab_size = options.trainer.model.padded_vocab_size;
   lines.push_back(absl::StrCat("model: ", DescribeModel(config.model(), options), ": ",
                                FormatCount(CountParameters(config.model(), vocab_size)),

@@ -183,11 +183,13 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
     MEGATRON_RETURN_IF_ERROR(process_.Agree(WithExitCode(
         saves ? SaveLayout(*run.fs, save, *accepted->layout) : absl::OkStatus(), kExitIo)));
   }
+  run.training.options.gemms = OpenEpilogues(options, process_.launch(), process_.group());
   // The plans may lie in the directory of checkpoints, which is there now.
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans,
                             process_.Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
-  kernels = DescribeKernels(options, run.attention, gemm_plans);
+  run.products = DescribeProducts(options, gemm_plans);
+  kernels = DescribeKernels(options, run.attention, run.products);
   MEGATRON_RETURN_IF_ERROR(FindStart(accepted->loaded, &run));
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();

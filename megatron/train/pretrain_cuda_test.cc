@@ -310,6 +310,30 @@ TEST_F(PretrainCudaTest, AttentionsKernelsAreNamedAndARunThatGoesOnWithOthersSay
       << other.output;
 }
 
+// The emulated device has compute capability 9.0.
+TEST_F(PretrainCudaTest, WhatProductsComputeBesideIsNamedAndARunThatGoesOnOtherwiseSaysSo) {
+  const std::string by_default =
+      "products: the fastest, with gradients of biases, with GELU: backward";
+  const Outcome first = RunOnCuda({SaveTo("cuda"), "--set=train.exit_interval=5"});
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(absl::StrContains(first.output, absl::StrCat(by_default, "\n"))) << first.output;
+  const Outcome same = RunOnCuda({SaveTo("cuda"), "--set=train.exit_interval=8"});
+  ASSERT_EQ(same.exit_code, kExitDone) << same.output;
+  EXPECT_FALSE(absl::StrContains(same.output, "other kernels")) << same.output;
+
+  const Arguments apart = {SaveTo("cuda"), "--set=system.fuse_gelu=none",
+                           "--set=system.fuse_bias_gradients=false"};
+  const Outcome refused = RunOnCuda(Joined(apart, {"--set=system.deterministic_mode=true"}));
+  EXPECT_EQ(refused.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(refused.output, "system.fuse_gelu")) << refused.output;
+  const Outcome other = RunOnCuda(apart);
+  ASSERT_EQ(other.exit_code, kExitDone) << other.output;
+  EXPECT_TRUE(absl::StrContains(other.output,
+                                "products saved by the fastest, with gradients of biases, with "
+                                "GELU: backward, now the fastest\n"))
+      << other.output;
+}
+
 TEST_F(PretrainCudaTest, AFileOrdersAttentionsKernels) {
   const Arguments run = {absl::StrCat("--set=system.attention_plan_file=", Path("attention")),
                          "--set=precision.bf16=true", "--set=model.kv_channels=64",

@@ -19,6 +19,7 @@ ops::cuda::FuseGelu ToFuseGelu(config::FuseGelu::Type type) {
       return ops::cuda::FuseGelu::kBackward;
     case config::FuseGelu::both:
       return ops::cuda::FuseGelu::kBoth;
+    case config::FuseGelu::auto_:
     case config::FuseGelu::none:
       break;
   }
@@ -41,7 +42,7 @@ absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options
                                       ops::cuda::GemmPlanner* planner) {
   ops::cuda::GemmPlanning planning;
   planning.time_products = options.time_kernels;
-  planning.fuse_bias_gradients = options.fuse_bias_gradients;
+  planning.fuse_bias_gradients = options.fuse_bias_gradients.value_or(false);
   planning.fuse_gelu = ToFuseGelu(options.fuse_gelu);
   MEGATRON_ASSIGN_OR_RETURN(planning.plans, ReadPlans(fs, options));
   std::string text = GemmPlansText(planning.plans);

@@ -14,7 +14,8 @@ namespace megatron {
 // Gives the planner the plans of options.plan_file; with options.time_kernels the file is written
 // now, to find out whether it can be, and again with each new plan. Returns the plans as text,
 // which must be the same on all ranks. Returns kNotFound if there is no file and none will be
-// written.
+// written. Products compute beside what the options decide (choose_epilogues.h), and nothing where
+// they do not.
 //
 // `fs` must outlive the planner's use.
 absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options,

@@ -62,6 +62,9 @@ TEST(PlanGemmsTest, ThePlannerIsToldWhatProductsComputeBeside) {
   ASSERT_TRUE(PlanGemms(fs, {"", false, false, config::FuseGelu::both}, &planner).ok());
   EXPECT_FALSE(planner.fuses_bias_gradients());
   EXPECT_EQ(planner.fuse_gelu(), ops::cuda::FuseGelu::kBoth);
+  ASSERT_TRUE(PlanGemms(fs, GemmOptions(), &planner).ok());  // nothing is decided
+  EXPECT_FALSE(planner.fuses_bias_gradients());
+  EXPECT_EQ(planner.fuse_gelu(), ops::cuda::FuseGelu::kNone);
 }
 
 TEST(PlanGemmsTest, WithoutTimingNothingIsWrittenAndTheFirstKernelTaken) {

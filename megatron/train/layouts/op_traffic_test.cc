@@ -11,15 +11,22 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
+#include "megatron/base/memory_file_system.h"
+#include "megatron/comm/process_group.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/gemm/choose_epilogues.h"
+#include "megatron/train/gemm/plan_gemms.h"
 #include "megatron/train/layouts/layout_harness.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 namespace {
 
 // The step is one micro-batch of 8 samples.
 constexpr int64_t kTokens = 8 * CountingSource::kLength, kHidden = 128;
+constexpr int kAmpere = 80, kHopper = 90;
 
 // What one op does in a step: bytes of activations a token, and bytes of all other memory (weights,
 // gradients, the workspace of sums).
@@ -136,9 +143,16 @@ Table WithoutOptimizer(Table table) {
   return table;
 }
 
-// What one layer of GPT-2 does, with the GELU in products or not.
-Table OfGpt2Layer(const char* title, const ops::cuda::GemmPlanning& planning) {
-  ops::cuda::ProcessGemmPlanner().Use(planning);
+// What one layer of GPT-2 does on GPUs of this compute capability, where the configuration says of
+// products what `gemms` does.
+Table OfGpt2Layer(const char* title, int compute_capability, const GemmOptions& gemms = {}) {
+  RunOptions options;
+  options.trainer.model = Gpt2();
+  options.gemms = gemms;
+  MemoryFileSystem fs;
+  EXPECT_TRUE(PlanGemms(fs, ChooseEpilogues(options, compute_capability, ProcessGroup()),
+                        &ops::cuda::ProcessGemmPlanner())
+                  .ok());
   Table layer = WithoutOptimizer(OfLayer(Gpt2()));
   ops::cuda::ProcessGemmPlanner().Use({});
   Print(title, layer);
@@ -158,8 +172,8 @@ double RowsBesideProducts(Table layer) {
 
 // A row of the residual stream has 256 bytes. Products have no bytes here, but those of their
 // epilogues.
-TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThis) {
-  const Table layer = OfGpt2Layer("a layer of GPT-2", {});
+TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThisOnOlderGpus) {
+  const Table layer = OfGpt2Layer("a layer of GPT-2 on Ampere", kAmpere);
   const Table want = {{"ActivationBackwardAndBias", {2, 2048, 1024, 69632}},
                       {"ActivationForward", {1, 1024, 1024, 0}},
                       {"AttentionBackward", {2, 2336, 768, 4168}},
@@ -176,18 +190,31 @@ TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThis) {
   EXPECT_EQ(RowsBesideProducts(layer), 39);
 }
 
+// By default products compute the gradients of biases there, and in backward GELU's derivative.
+TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThisOnHopper) {
+  const Table layer = OfGpt2Layer("a layer of GPT-2 on Hopper", kHopper);
+  EXPECT_EQ(layer.count("ActivationBackwardAndBias"), size_t{0});
+  EXPECT_EQ(Sum(layer).launches, 24);
+  EXPECT_EQ(RowsBesideProducts(layer), 28);
+}
+
 TEST(OpTrafficTest, GeluAndBiasesInProductsTakeOffLaunchesAndBytes) {
-  ops::cuda::GemmPlanning planning;
-  planning.fuse_gelu = ops::cuda::FuseGelu::kBoth;
-  const Table both = OfGpt2Layer("fuse_gelu: both", planning);
+  GemmOptions gemms;
+  gemms.fuse_gelu = config::FuseGelu::none;
+  gemms.fuse_bias_gradients = false;
+  const Table apart = OfGpt2Layer("neither, on Hopper", kHopper, gemms);
+  EXPECT_EQ(Sum(apart).launches, 26);
+  EXPECT_EQ(RowsBesideProducts(apart), 39);
+  gemms.fuse_gelu = config::FuseGelu::both;
+  const Table both = OfGpt2Layer("fuse_gelu: both", kHopper, gemms);
   EXPECT_EQ(Sum(both).launches, 24);
   EXPECT_EQ(RowsBesideProducts(both), 27);
-  planning.fuse_bias_gradients = true;
-  const Table and_biases = OfGpt2Layer("fuse_gelu: both, fuse_bias_gradients", planning);
+  gemms.fuse_bias_gradients = true;
+  const Table and_biases = OfGpt2Layer("fuse_gelu: both, fuse_bias_gradients", kHopper, gemms);
   EXPECT_EQ(Sum(and_biases).launches, 23);
   EXPECT_EQ(RowsBesideProducts(and_biases), 24);
-  planning.fuse_gelu = ops::cuda::FuseGelu::kBackward;
-  const Table backward = OfGpt2Layer("fuse_gelu: backward, fuse_bias_gradients", planning);
+  gemms.fuse_gelu = config::FuseGelu::backward;
+  const Table backward = OfGpt2Layer("fuse_gelu: backward, fuse_bias_gradients", kAmpere, gemms);
   EXPECT_EQ(Sum(backward).launches, 24);
   EXPECT_EQ(RowsBesideProducts(backward), 28);
 }

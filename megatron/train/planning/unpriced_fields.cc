@@ -87,7 +87,7 @@ constexpr Unpriced kUnpriced[] = {
     {"system.attention_backend", "auto"},
     {"system.deterministic_mode", "false"},
     {"system.fuse_bias_gradients", "false"},
-    {"system.fuse_gelu", "none"},
+    {"system.fuse_gelu", "auto", "none"},
 };
 
 bool Costs(const FieldRef& field, const Unpriced& unpriced) {

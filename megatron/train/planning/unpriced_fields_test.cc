@@ -45,6 +45,9 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"recompute.cpu_offloading_num_layers=12"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}), ElementsAre("optimizer.qk_clip=true"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
+  EXPECT_THAT(Fields({"system.fuse_bias_gradients=true", "system.fuse_gelu=both"}),
+              ElementsAre("system.fuse_bias_gradients=true", "system.fuse_gelu=both"));
+  EXPECT_THAT(Fields({"system.fuse_bias_gradients=false", "system.fuse_gelu=none"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.freeze=embedding"}),
               ElementsAre("optimizer.freeze=[\"embedding\"]"));
   // Files take what the disk takes, if that is known.

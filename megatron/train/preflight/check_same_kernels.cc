@@ -29,8 +29,9 @@ absl::Status CheckSameKernels(const StartingPoint& start, const std::string& ker
   }
   return WithExitCode(
       absl::FailedPreconditionError(absl::StrCat(
-          message, "; system.deterministic_mode refuses that: set system.attention_backend and ",
-          "system.gemm_plan_file to have the same kernels, or continue without it")),
+          message, "; system.deterministic_mode refuses that: set system.attention_backend, ",
+          "system.gemm_plan_file, system.fuse_gelu and system.fuse_bias_gradients to have the ",
+          "same kernels, or continue without it")),
       kExitConfig);
 }
 

@@ -74,6 +74,19 @@ TEST_F(CheckSameKernelsTest, OtherKernelsAreRefusedInDeterministicMode) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
+TEST_F(CheckSameKernelsTest, OtherWorkOfProductsIsNamedAndTheFieldsThatDecideIt) {
+  constexpr char kFused[] =
+      "attention: local\nproducts: the fastest, with gradients of biases, with GELU: backward\n";
+  EXPECT_THAT(Check(From({{"kernels", kLocal}}), kFused, false), IsOk());
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr(
+                             "products saved by the fastest, now the fastest, with gradients "
+                             "of biases, with GELU: backward")));
+  const absl::Status status = Check(From({{"kernels", kLocal}}), kFused, true);
+  EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("system.fuse_gelu and system.fuse_bias_gradients"));
+}
+
 TEST_F(CheckSameKernelsTest, WhatIsNotKnownOrNotContinuedIsNotCompared) {
   EXPECT_THAT(Check(From({}), kLocal, true), IsOk());
   EXPECT_THAT(Check(From({{"kernels", kFlash}}), "", true), IsOk());

@@ -13,10 +13,23 @@
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
+#include "megatron/train/gemm/choose_epilogues.h"
 #include "megatron/train/gemm/plan_gemms.h"
 #include "megatron/train/trainer/flops.h"
 
 namespace megatron {
+namespace {
+
+// Returns the least compute capability of the GPUs of this process's ranks.
+int LeastComputeCapability(const RunOptions& options, const LaunchEnvironment& launch) {
+  if (launch.world_size > 1) return CudaFacts(DeviceOfRank(launch.local_rank)).compute_capability;
+  int least = CudaFacts(0).compute_capability;
+  for (int gpu = 1; gpu < std::min(CudaDeviceCount(), options.num_ranks()); ++gpu)
+    least = std::min(least, CudaFacts(gpu).compute_capability);
+  return least;
+}
+
+}  // namespace
 
 absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
                                             const LaunchEnvironment& launch,
@@ -35,6 +48,12 @@ std::optional<double> PeakFlops(const RunOptions& options, int ranks_here) {
   if (!peak) return std::nullopt;
   const double devices = std::min(CudaDeviceCount(), ranks_here);
   return *peak * devices / ranks_here * options.num_ranks();
+}
+
+GemmOptions OpenEpilogues(const RunOptions& options, const LaunchEnvironment& launch,
+                          const ProcessGroup& processes) {
+  if (options.device != DeviceType::kCuda) return options.gemms;
+  return ChooseEpilogues(options, LeastComputeCapability(options, launch), processes);
 }
 
 absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& options) {
@@ -66,20 +85,23 @@ absl::StatusOr<AttentionChoice> OpenAttention(FileSystem& fs, const config::Pret
   return ChooseAttention(config, options, device, plans);
 }
 
-std::string DescribeKernels(const RunOptions& options, const AttentionChoice& attention,
-                            const std::string& gemm_plans) {
+std::string DescribeProducts(const RunOptions& options, const std::string& gemm_plans) {
   if (options.device != DeviceType::kCuda) return "";
   const GemmOptions& gemms = options.gemms;
-  const std::string products = gemms.time_kernels ? "the fastest"
-                               : gemms.plan_file.empty()
-                                   ? "cuBLASLt's first choice"
-                                   : absl::StrFormat("plans %08x", Crc32c(gemm_plans));
+  const std::string kernels = gemms.time_kernels ? "the fastest"
+                              : gemms.plan_file.empty()
+                                  ? "cuBLASLt's first choice"
+                                  : absl::StrFormat("plans %08x", Crc32c(gemm_plans));
   const bool gelu = gemms.fuse_gelu != config::FuseGelu::none;
   return absl::StrCat(
-      "attention: ", attention.order, "\nproducts: ", products,
-      gemms.fuse_bias_gradients ? ", with gradients of biases" : "",
-      gelu ? absl::StrCat(", with GELU: ", config::FuseGelu::Type_Name(gemms.fuse_gelu)) : "",
-      "\n");
+      kernels, gemms.fuse_bias_gradients.value_or(false) ? ", with gradients of biases" : "",
+      gelu ? absl::StrCat(", with GELU: ", config::FuseGelu::Type_Name(gemms.fuse_gelu)) : "");
+}
+
+std::string DescribeKernels(const RunOptions& options, const AttentionChoice& attention,
+                            const std::string& products) {
+  if (options.device != DeviceType::kCuda) return "";
+  return absl::StrCat("attention: ", attention.order, "\nproducts: ", products, "\n");
 }
 
 }  // namespace megatron

@@ -27,6 +27,11 @@ absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
 // unset where it is unknown. Ranks that share a GPU share its peak.
 std::optional<double> PeakFlops(const RunOptions& options, int ranks_here);
 
+// Decides what matrix products on the GPUs compute beside (gemm/choose_epilogues.h). Collective over
+// the processes. Options for the CPU stay as they are.
+GemmOptions OpenEpilogues(const RunOptions& options, const LaunchEnvironment& launch,
+                          const ProcessGroup& processes);
+
 // Reads the plans for matrix products that system.gemm_plan_file names. Returns them as text.
 // Errors carry kExitConfig.
 absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& options);
@@ -36,10 +41,15 @@ absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& opti
 absl::StatusOr<AttentionChoice> OpenAttention(FileSystem& fs, const config::PretrainConfig& config,
                                               const RunOptions& options);
 
+// Returns how the kernels of matrix products are chosen, and what they compute beside: "the fastest,
+// with gradients of biases, with GELU: backward". Empty on the CPU. `gemm_plans` is the text of
+// OpenGemmPlans.
+std::string DescribeProducts(const RunOptions& options, const std::string& gemm_plans);
+
 // Returns the kernels that were chosen, in lines "name: value", as checkpoints record them; empty
-// on the CPU. `gemm_plans` is the text of OpenGemmPlans.
+// on the CPU. `products` is the text of DescribeProducts.
 std::string DescribeKernels(const RunOptions& options, const AttentionChoice& attention,
-                            const std::string& gemm_plans);
+                            const std::string& products);
 
 }  // namespace megatron
 

@@ -69,7 +69,8 @@ struct PretrainRun {
   std::optional<int> local_rank;
   int host = 0;  // a number that ranks of one machine have alike
   AttentionChoice attention;
-  DeviceLinks links;  // the connections between the GPUs of the ranks
+  std::string products;  // DescribeProducts() (preflight/open_devices.h)
+  DeviceLinks links;     // the connections between the GPUs of the ranks
   DeviceCalls* device_calls = nullptr;
   PieceListener on_piece;  // null: nobody listens
   UserCall user;

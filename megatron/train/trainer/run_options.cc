@@ -218,7 +218,7 @@ GemmOptions ToGemms(const config::PretrainConfig& config, int ranks) {
   GemmOptions options;
   options.plan_file = system.gemm_plan_file();
   options.time_kernels = TimesProducts(config, ranks);
-  options.fuse_bias_gradients = system.fuse_bias_gradients();
+  if (system.has_fuse_bias_gradients()) options.fuse_bias_gradients = system.fuse_bias_gradients();
   options.fuse_gelu = system.fuse_gelu();
   if (!system.has_gemm_plan_file() && options.time_kernels && !save.empty())
     options.plan_file = absl::StrCat(absl::StripSuffix(save, "/"), "/gemm_plans.textproto");

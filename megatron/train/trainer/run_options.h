@@ -5,6 +5,7 @@
 #define MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,8 +108,9 @@ struct RanksOptions {
 struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;
-  bool fuse_bias_gradients = false;
-  config::FuseGelu::Type fuse_gelu = config::FuseGelu::none;
+  // Where these are unset and `auto`, the GPUs decide (gemm/choose_epilogues.h).
+  std::optional<bool> fuse_bias_gradients;
+  config::FuseGelu::Type fuse_gelu = config::FuseGelu::auto_;
 };
 
 // The choice of attention's kernels on a GPU.
