@@ -10,7 +10,7 @@ import libraries
 import tables
 from google_tests import core_dumps, run_tests, run_together
 from session import Failure
-from shapes import FUSED_GELU
+from shapes import FUSED_BIAS_GRADIENTS, FUSED_GELU
 from trainer import read_metrics
 
 SANITIZER_TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
@@ -133,7 +133,9 @@ def _steps(session, device, watch):
               ("training", "fp8_as_on_the_cpu", 30, lambda: _follows_cpu(
                   session, "fp8", 4e-2, 100, [*bf16, "--set=precision.fp8_format=hybrid"])),
               ("training", "fused_gelu_as_on_the_cpu", 30, lambda: _follows_cpu(
-                  session, "fused_gelu", 2e-2, 100, bf16, [FUSED_GELU + "both", "--set=system.fuse_bias_gradients=true"])),
+                  session, "fused_gelu", 2e-2, 100, bf16, [FUSED_GELU + "both", FUSED_BIAS_GRADIENTS + "true"])),
+              ("training", "separate_gelu_as_on_the_cpu", 30, lambda: _follows_cpu(
+                  session, "separate_gelu", 2e-2, 100, bf16, [FUSED_GELU + "none", FUSED_BIAS_GRADIENTS + "false"])),
               ("training", "graphs_change_nothing", 20, lambda: _graphs_change_nothing(session))]
     steps += benchmarks(("gemm_plans",))
     steps.append(("ncu", "deciding_kernels", 60, lambda: kernels.profile(session)))

@@ -229,7 +229,7 @@ elif name == "pretrain_gpt":
     before = calls_of("nvidia-smi")
     pinned = plans and "system.time_gemm_kernels" not in options
     if does.get("gelu") == "gains" and "system.fuse_gelu" in options:
-        rate, pinned = rate * (1.1 if options["system.fuse_gelu"] == "both" else 1.05), True
+        rate, pinned = rate * (1.1 if options["system.fuse_gelu"] == "both" else 0.95), True
     while does.get("watched") and pinned and calls_of("nvidia-smi") < before + 6:
         time.sleep(0.1)
     with open(options.get("logging.metrics_file", os.devnull), "w") as metrics:
@@ -550,10 +550,12 @@ class GpuCheckTest(unittest.TestCase):
             self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": does}},
                                  [("training", name, why) for name in
                                   ("fp32_as_on_the_cpu", "bf16_as_on_the_cpu", "fp8_as_on_the_cpu",
-                                   "fused_gelu_as_on_the_cpu", "graphs_change_nothing")])
+                                   "fused_gelu_as_on_the_cpu", "separate_gelu_as_on_the_cpu",
+                                   "graphs_change_nothing")])
         why = "losses differ by 0.1"
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs from the CPU"}},
-                             [("training", name + "_as_on_the_cpu", why) for name in ("fp32", "bf16", "fp8", "fused_gelu")])
+                             [("training", name + "_as_on_the_cpu", why) for name in
+                              ("fp32", "bf16", "fp8", "fused_gelu", "separate_gelu")])
 
     def test_graphs_must_change_no_loss(self):
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs with graphs"}},
@@ -797,7 +799,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_options_that_make_training_faster_go_to_the_models_that_take_them(self):
         _, _, rows = self.gpu_check("time", self.out, "training", "option", does={"gelu": "gains"})
-        self.assertGreater(self.row(rows, "option", "fused_gelu_in_backward")["speedup"], 1)
+        self.assertLess(self.row(rows, "option", "separate_gelu")["speedup"], 1)
         self.assertGreater(self.row(rows, "option", "fused_gelu")["speedup"], 1)
 
         def gelu_of(name):
