@@ -1,3 +1,4 @@
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/train/validate/validation_errors.h"
 
@@ -302,6 +303,13 @@ TEST(ValidateParallelTest, RefusesEachBrokenRuleByName) {
         "optimizer.optimizer=muon"},
        "cannot be used with optimizer.optimizer = muon"},
   });
+}
+
+// What a processor or another model does anyway may be written down.
+TEST(ValidateParallelTest, AcceptsProductsThatComputeNothingBeside) {
+  EXPECT_THAT(ErrorsOf(kGoodConfig, {"system.device=cpu", "model.swiglu=true",
+                                     "system.fuse_gelu=none", "system.fuse_bias_gradients=false"}),
+              testing::IsEmpty());
 }
 
 }  // namespace
