@@ -140,7 +140,12 @@ void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup
   const int64_t outputs = dw_EOI.dim(1), inputs = dw_EOI.dim(2);
   const dim3 grid(Blocks(inputs, kTile), Blocks(outputs, kTile),
                   static_cast<unsigned>(dw_EOI.dim(0)));
-  ForEachLaunch(groups, [&](const Groups& batch) {
+  // Each launch rounds the sum of an expert, so which of its groups share one must not depend on
+  // where they lie among those of other experts.
+  std::vector<RowGroup> by_expert(groups.begin(), groups.end());
+  std::stable_sort(by_expert.begin(), by_expert.end(),
+                   [](const RowGroup& a, const RowGroup& b) { return a.expert < b.expert; });
+  ForEachLaunch(by_expert, [&](const Groups& batch) {
     WithOperands(dy_RO, x_RI, {outputs, inputs}, [&](auto* type, auto async) {
       using T = std::remove_pointer_t<decltype(type)>;
       MultiplyColumns<T, decltype(async)::value><<<grid, kTileThreads, 0, Handle(stream)>>>(

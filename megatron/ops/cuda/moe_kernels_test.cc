@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/host_choices.h"
 #include "megatron/ops/moe/permute.h"
@@ -196,6 +197,32 @@ TEST_P(MoeCudaOpTest, MoreGroupsThanOneLaunchTakes) {
                     GroupedLinearForward(stream, groups, at[0], at[1], at[2]);
                     GroupedLinearBackwardInput(stream, groups, at[3], at[1], at[4]);
                     GroupedLinearBackwardWeight(stream, groups, at[3], at[0], at[5]);
+                  });
+}
+
+// Rows in turn, and those of each expert together, in more groups than one launch takes: the
+// gradients' difference is 0 on both devices.
+TEST_P(MoeCudaOpTest, WeightGradientsDoNotDependOnWhereTheRowsOfOtherExpertsLie) {
+  constexpr int64_t kRows = 600, kExperts = 3, kIn = 16, kOut = 8;
+  std::vector<RowGroup> in_turn, together;
+  HostTensor x = HostTensor::Normal({kRows, kIn}, GetParam(), 1),
+             dy = HostTensor::Normal({kRows, kOut}, GetParam(), 2),
+             sorted_x({kRows, kIn}, GetParam()), sorted_dy({kRows, kOut}, GetParam());
+  for (int64_t i = 0; i < kRows; ++i) {
+    in_turn.push_back({i % kExperts, i, i + 1});
+    const int64_t to = i % kExperts * (kRows / kExperts) + i / kExperts;
+    together.push_back({i / (kRows / kExperts), i, i + 1});
+    for (int64_t c = 0; c < kIn; ++c) sorted_x.Set(to * kIn + c, x.Get(i * kIn + c));
+    for (int64_t c = 0; c < kOut; ++c) sorted_dy.Set(to * kOut + c, dy.Get(i * kOut + c));
+  }
+  HostTensor difference({kExperts, kOut, kIn}, kF32), dw({kExperts, kOut, kIn}, kF32);
+  ExpectAgreement({&x, &dy, &sorted_x, &sorted_dy, &difference, &dw}, 0,
+                  [&](const Stream& stream, At at) {
+                    GroupedLinearBackwardWeight(stream, in_turn, at[1], at[0], at[4]);
+                    GroupedLinearBackwardWeight(stream, together, at[3], at[2], at[5]);
+                    Scale(stream, -1, at[5]);
+                    Add(stream, at[5], at[4]);
+                    Zero(stream, at[5]);
                   });
 }
 
