@@ -123,6 +123,18 @@ TEST_F(AgreementTest, PaddedExpertsHaveTheSamePlaces) {
   });
 }
 
+// Three experts of a rank, too, which two parts do not divide.
+TEST_F(AgreementTest, ExpertsInPartsHaveTheSamePlaces) {
+  for (const int64_t padded : {0, 60}) {
+    for (const Shape& shape : {Shape{2, 2, 2}, Shape{1, 2, 4}, Shape{4, 2, 1}, Shape{2, 2, 3}}) {
+      HostTensor expert = Choices(70), place({70, 2, 2}, DType::kInt32), rows(shape, DType::kInt64);
+      ExpectAgreement({&expert, &place, &rows}, 0, [&](const Stream& stream, At at) {
+        PlaceByExpert(stream, at[0], at[1], at[2], padded, /*parts=*/2);
+      });
+    }
+  }
+}
+
 TEST_F(AgreementTest, TokensHaveTheSameHosts) {
   HostTensor expert = Choices(300), host({300, 2}, DType::kInt32),
              probability = HostTensor::Normal({300, 2}, kF32, 1), packed({300, 4}, kF32),

@@ -21,12 +21,16 @@ __global__ void __launch_bounds__(kThreads)
 // Computes rows[rank, copy, expert] and where each begins, with one thread: there are only as many
 // as experts.
 __global__ void BeginRows(const int64_t* counts, int64_t entries, int64_t copies, int64_t at_once,
-                          int64_t padded, int64_t* rows, int64_t* begins) {
+                          int64_t padded, int64_t parts, int64_t* rows, int64_t* begins) {
   int64_t end = 0;
-  for (int64_t i = 0; i < entries; ++i) {
-    rows[i] = padded > 0 ? padded : counts[i / (copies * at_once) * at_once + i % at_once];
-    begins[i] = end;
-    end += rows[i];
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t i = 0; i < entries; ++i) {
+      const int64_t local = i % at_once;
+      if (local * parts / at_once != part) continue;
+      rows[i] = padded > 0 ? padded : counts[i / (copies * at_once) * at_once + local];
+      begins[i] = end;
+      end += rows[i];
+    }
   }
 }
 
@@ -186,7 +190,7 @@ void CollectRows(const Stream& stream, const Tensor& rows_RH, const Tensor& plac
 }  // namespace
 
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL, int64_t padded) {
+                   const Tensor& rows_RCL, int64_t padded, int64_t parts) {
   const int64_t copies = place_TKC.dim(2), at_once = rows_RCL.dim(2), count = expert_TK.numel();
   const int64_t experts = rows_RCL.dim(0) * at_once;
   auto* const counts = static_cast<int64_t*>(stream.cuda()->Workspace(
@@ -195,7 +199,7 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
   CHECK_EQ(cudaMemsetAsync(place_TKC.raw(), 0xff, place_TKC.bytes(), Handle(stream)), cudaSuccess);
   CountExpert<<<Blocks(experts, 1), kThreads, 0, Handle(stream)>>>(expert_TK.data<int32_t>(), count,
                                                                    counts);
-  BeginRows<<<1, 1, 0, Handle(stream)>>>(counts, rows_RCL.numel(), copies, at_once, padded,
+  BeginRows<<<1, 1, 0, Handle(stream)>>>(counts, rows_RCL.numel(), copies, at_once, padded, parts,
                                          rows_RCL.data<int64_t>(), begins);
   NumberChoices<<<Blocks(experts, 1), kThreads, 0, Handle(stream)>>>(
       expert_TK.data<int32_t>(), count, copies, at_once, begins, place_TKC.data<int32_t>());

@@ -48,13 +48,14 @@ void ForEachToken(const Stream& stream, const Tensor& x_TH, int64_t rows, const 
 }  // namespace
 
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL, int64_t padded) {
+                   const Tensor& rows_RCL, int64_t padded, int64_t parts) {
   const int64_t copies = place_TKC.dim(2), ranks = rows_RCL.dim(0), at_once = rows_RCL.dim(2);
   CheckContiguous(stream, expert_TK, DType::kInt32, {expert_TK.dim(0), expert_TK.dim(1)});
   CheckContiguous(stream, place_TKC, DType::kInt32, {expert_TK.dim(0), expert_TK.dim(1), copies});
   CheckContiguous(stream, rows_RCL, DType::kInt64, {ranks, copies, at_once});
+  CHECK_GE(parts, 1);
   if (RunsOnCuda(stream))
-    return OnCuda<PlaceByExpert>(stream, expert_TK, place_TKC, rows_RCL, padded);
+    return OnCuda<PlaceByExpert>(stream, expert_TK, place_TKC, rows_RCL, padded, parts);
   if (!RunsOnCpu(stream)) return;
   std::vector<int64_t> counts(ranks * at_once);
   const int32_t* const expert = expert_TK.data<int32_t>();
@@ -64,15 +65,19 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
   // The row of the next choice, by rank, copy and expert.
   std::vector<int64_t> next(rows_RCL.numel());
   int64_t end = 0;
-  for (int64_t i = 0; i < rows_RCL.numel(); ++i) {
-    int64_t count = counts[i / (copies * at_once) * at_once + i % at_once];
-    if (padded > 0) {
-      CHECK_LE(count, padded);
-      count = padded;
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t i = 0; i < rows_RCL.numel(); ++i) {
+      const int64_t local = i % at_once;
+      if (local * parts / at_once != part) continue;
+      int64_t count = counts[i / (copies * at_once) * at_once + local];
+      if (padded > 0) {
+        CHECK_LE(count, padded);
+        count = padded;
+      }
+      rows_RCL.data<int64_t>()[i] = count;
+      next[i] = end;
+      end += count;
     }
-    rows_RCL.data<int64_t>()[i] = count;
-    next[i] = end;
-    end += count;
   }
   int32_t* const place = place_TKC.data<int32_t>();
   for (int64_t i = 0; i < expert_TK.numel(); ++i) {

@@ -18,9 +18,15 @@ namespace megatron::ops {
 // place (=): rows ordered by (expert / L, copy, expert, token), so the rows of one rank stand
 // together. rows (=, int64 [E / L, C, L]): the number of rows of each. Experts < 0 are dropped
 // choices. If `padded` is not 0, each expert has that many rows, which must suffice; its rows
-// behind the choices are unused.
+// behind the choices are unused. With several `parts` rows are ordered by the part of its rank's
+// experts that an expert is in, and within it as above.
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL, int64_t padded = 0);
+                   const Tensor& rows_RCL, int64_t padded = 0, int64_t parts = 1);
+// The first of a rank's experts that is in the part, or behind it: where L experts are cut into
+// parts, expert l is in part l * parts / L.
+inline int64_t FirstOfPart(int64_t part, int64_t parts, int64_t experts) {
+  return (part * experts + parts - 1) / parts;
+}
 
 // out[place[t, k, c]] = x[t]. Unused rows are left as they are, here and in UnpermuteBackward.
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,

@@ -1,5 +1,6 @@
 #include "megatron/ops/moe/permute.h"
 
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -24,11 +25,11 @@ HostTensor Choices() {
 }
 
 struct Placed {
-  explicit Placed(int64_t experts_at_once, int64_t copies)
+  explicit Placed(int64_t experts_at_once, int64_t copies, int64_t parts = 1)
       : place({kTokens, kChoices, copies}, DType::kInt32),
         counts({kExperts / experts_at_once, copies, experts_at_once}, DType::kInt64) {
     ThreadPool pool(1);
-    PlaceByExpert(Stream::Cpu(&pool), Choices(), place, counts);
+    PlaceByExpert(Stream::Cpu(&pool), Choices(), place, counts, /*padded=*/0, parts);
     for (const double count : counts.Values()) rows += static_cast<int64_t>(count);
   }
   HostTensor place, counts;
@@ -84,6 +85,53 @@ TEST(PlaceByExpertTest, OrdersByRankCopyExpertAndToken) {
       EXPECT_EQ(placed.place.Values(), want);
       EXPECT_EQ(placed.counts.Values(), counts);
     }
+  }
+}
+
+// Three experts make parts of two and of one.
+TEST(PlaceByExpertTest, WithPartsTheFirstPartOfEachRankComesBeforeTheSecond) {
+  const HostTensor expert = Choices();
+  for (const auto& [at_once, first] :
+       std::vector<std::pair<int64_t, int64_t>>{{4, 2}, {2, 1}, {1, 1}}) {
+    EXPECT_EQ(FirstOfPart(1, 2, at_once), first);
+    EXPECT_EQ(FirstOfPart(2, 2, at_once), at_once);
+    for (const int64_t copies : {1, 3}) {
+      const Placed whole(at_once, copies), placed(at_once, copies, /*parts=*/2);
+      std::vector<double> want(placed.place.numel(), -1);
+      int64_t next = 0;
+      for (const auto& [begin, end] : {std::pair(int64_t{0}, first), std::pair(first, at_once)}) {
+        for (int64_t rank = 0; rank < kExperts / at_once; ++rank) {
+          for (int64_t c = 0; c < copies; ++c) {
+            for (int64_t e = begin; e < end; ++e) {
+              for (int64_t i = 0; i < expert.numel(); ++i) {
+                if (expert.Get(i) == static_cast<double>(rank * at_once + e))
+                  want[i * copies + c] = static_cast<double>(next++);
+              }
+            }
+          }
+        }
+      }
+      EXPECT_EQ(placed.place.Values(), want);
+      EXPECT_EQ(placed.counts.Values(), whole.counts.Values());
+    }
+  }
+  EXPECT_EQ(FirstOfPart(1, 2, 3), 2);
+}
+
+TEST(PlaceByExpertTest, PaddedExpertsHaveTheirRowsInTheirPart) {
+  constexpr int64_t kPadded = 10;
+  const HostTensor place({kTokens, kChoices, 1}, DType::kInt32), counts({2, 1, 2}, DType::kInt64);
+  ThreadPool pool(1);
+  PlaceByExpert(Stream::Cpu(&pool), Choices(), place, counts, kPadded, /*parts=*/2);
+  EXPECT_EQ(counts.Values(), std::vector<double>(4, kPadded));
+  // Experts 0 and 2 are the first ones of their ranks.
+  constexpr int64_t kBegins[] = {0, 2 * kPadded, kPadded, 3 * kPadded};
+  const HostTensor expert = Choices();
+  for (int64_t i = 0; i < expert.numel(); ++i) {
+    const auto e = static_cast<int64_t>(expert.Get(i));
+    if (e < 0) continue;
+    EXPECT_GE(place.Get(i), static_cast<double>(kBegins[e]));
+    EXPECT_LT(place.Get(i), static_cast<double>(kBegins[e] + kPadded));
   }
 }
 
