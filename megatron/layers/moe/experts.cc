@@ -7,6 +7,8 @@
 namespace megatron {
 namespace {
 
+constexpr char kActivation[] = "expert activation", kGradient[] = "expert gradient";
+
 // Returns the sharding of a tensor whose dim 0 is cut over ranks with different experts, and dim
 // `features`, unless that is kWhole, over the ranks that share an expert.
 constexpr int kWhole = -1;
@@ -113,58 +115,82 @@ void Experts::AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::Row
   }
 }
 
-Shape Experts::ActivatedShape(const Tensor& pre_RI) const {
-  const int64_t width = pre_RI.dim(1);
-  return {pre_RI.dim(0), gated_ ? width / 2 : width};
+Tensor Experts::AllocatePre(Arena* arena, int64_t rows) const {
+  return arena->Allocate(dtype_, {rows, Fc1(fc1_.data).dim(1)}, "expert pre-activation");
 }
 
-Tensor Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                         const Tensor& in_RH, Arena* arena, Saved* saved) const {
-  const int64_t rows = in_RH.dim(0), width = Fc1(fc1_.data).dim(1);
-  saved->pre_RI = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
-  const Tensor activated_RI =
-      (fc2_products_.keeps_codes(ctx) ? ctx.scratch : arena)
-          ->Allocate(dtype_, ActivatedShape(saved->pre_RI), "expert activation");
-  fc1_products_.Forward(ctx.Of(OffloadModule::kExpertFc1), groups, in_RH, Fc1(fc1_.data),
-                        saved->pre_RI, &saved->fc1);
-  AddBias(ctx, groups, fc1_bias_, saved->pre_RI);
+Tensor Experts::AllocateActivated(Arena* arena, int64_t rows, const char* name) const {
+  const int64_t width = Fc1(fc1_.data).dim(1);
+  return arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, name);
+}
+
+void Experts::Activate(const LayerContext& ctx, const ExpertPart& part, const Tensor& in_RH,
+                       const Tensor& pre_RI, const Tensor& activated_RI, Saved* saved) const {
+  fc1_products_.Forward(ctx.Of(OffloadModule::kExpertFc1), part.groups, part.Of(in_RH),
+                        Fc1(fc1_.data), pre_RI, &saved->fc1, part.experts);
+  AddBias(ctx, part.groups, fc1_bias_, pre_RI);
   if (gated_) {
-    ops::GateForward(ctx.stream, gate_, saved->pre_RI, activated_RI);
+    ops::GateForward(ctx.stream, gate_, pre_RI, activated_RI);
   } else {
-    ops::ActivationForward(ctx.stream, activation_, saved->pre_RI, activated_RI);
+    ops::ActivationForward(ctx.stream, activation_, pre_RI, activated_RI);
   }
-  return activated_RI;
 }
 
-void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                      const Tensor& in_RH, const Tensor& out_RH, Saved* saved) const {
-  Arena::Scope scope(ctx.scratch);
+void Experts::BeginForward(const LayerContext& ctx, const Tensor& in_RH, Saved* saved) const {
   saved->in_RH = keeps_codes(ctx) ? Tensor() : in_RH;
-  const LayerContext of_activation = ctx.Of(OffloadModule::kMoeActivation);
-  const Tensor activated_RI =
-      Activate(ctx, groups, in_RH, recompute_ ? ctx.scratch : of_activation.saved, saved);
-  saved->activated_RI = fc2_products_.keeps_codes(ctx) ? Tensor() : activated_RI;
-  fc2_products_.Forward(of_activation, groups, activated_RI, fc2_.data, out_RH, &saved->fc2);
-  if (is_first_) AddBias(ctx, groups, fc2_bias_, out_RH);
+  saved->pre_RI = saved->activated_RI = Tensor();
+  if (recompute_) return;
+  Arena* const arena = ctx.SavedBy(OffloadModule::kMoeActivation);
+  saved->pre_RI = AllocatePre(arena, in_RH.dim(0));
+  if (!fc2_products_.keeps_codes(ctx))
+    saved->activated_RI = AllocateActivated(arena, in_RH.dim(0), kActivation);
 }
 
-void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                       const Tensor& dout_RH, const Tensor& din_RH, Saved* saved) {
-  if (recompute_) saved->activated_RI = Activate(ctx, groups, saved->in_RH, ctx.kept(), saved);
+void Experts::Forward(const LayerContext& ctx, const ExpertPart& part, const Tensor& in_RH,
+                      const Tensor& out_RH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const int64_t rows = part.end - part.begin;
+  const Tensor pre_RI =
+      saved->pre_RI.empty() ? AllocatePre(ctx.scratch, rows) : part.Of(saved->pre_RI);
+  const Tensor activated_RI = saved->activated_RI.empty()
+                                  ? AllocateActivated(ctx.scratch, rows, kActivation)
+                                  : part.Of(saved->activated_RI);
+  Activate(ctx, part, in_RH, pre_RI, activated_RI, saved);
+  fc2_products_.Forward(ctx.Of(OffloadModule::kMoeActivation), part.groups, activated_RI, fc2_.data,
+                        part.Of(out_RH), &saved->fc2, part.experts);
+  if (is_first_) AddBias(ctx, part.groups, fc2_bias_, part.Of(out_RH));
+}
+
+void Experts::BeginBackward(const LayerContext& ctx, absl::Span<const ExpertPart> parts,
+                            const Tensor& dout_RH, Saved* saved) const {
+  if (recompute_) {
+    saved->pre_RI = AllocatePre(ctx.kept(), dout_RH.dim(0));
+    saved->activated_RI = AllocateActivated(ctx.kept(), dout_RH.dim(0), kActivation);
+    for (const ExpertPart& part : parts) {
+      Activate(ctx, part, saved->in_RH, part.Of(saved->pre_RI), part.Of(saved->activated_RI),
+               saved);
+    }
+  }
   saved->dout_RH = dout_RH;
-  saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), "expert gradient");
+  saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), kGradient);
   fc1_products_.Reserve(ctx, saved->dpre_RI, &saved->fc1);
   fc2_products_.Reserve(ctx, dout_RH, &saved->fc2);
+}
+
+void Experts::Backward(const LayerContext& ctx, const ExpertPart& part, const Tensor& din_RH,
+                       Saved* saved) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor dactivated_RI =
-      ctx.scratch->Allocate(dtype_, ActivatedShape(saved->pre_RI), "expert gradient");
-  fc2_products_.BackwardInput(ctx, groups, dout_RH, fc2_.data, dactivated_RI, &saved->fc2);
+  const Tensor pre_RI = part.Of(saved->pre_RI), dpre_RI = part.Of(saved->dpre_RI);
+  const Tensor dactivated_RI = AllocateActivated(ctx.scratch, part.end - part.begin, kGradient);
+  fc2_products_.BackwardInput(ctx, part.groups, part.Of(saved->dout_RH), fc2_.data, dactivated_RI,
+                              &saved->fc2, part.experts);
   if (gated_) {
-    ops::GateBackward(ctx.stream, gate_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
+    ops::GateBackward(ctx.stream, gate_, dactivated_RI, pre_RI, dpre_RI);
   } else {
-    ops::ActivationBackward(ctx.stream, activation_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
+    ops::ActivationBackward(ctx.stream, activation_, dactivated_RI, pre_RI, dpre_RI);
   }
-  fc1_products_.BackwardInput(ctx, groups, saved->dpre_RI, Fc1(fc1_.data), din_RH, &saved->fc1);
+  fc1_products_.BackwardInput(ctx, part.groups, dpre_RI, Fc1(fc1_.data), part.Of(din_RH),
+                              &saved->fc1, part.experts);
 }
 
 void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,

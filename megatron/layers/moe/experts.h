@@ -5,6 +5,10 @@
 // which every rank of an expert's tensor group has other features. The bias of [E, H] is added by
 // the first of them alone.
 //
+// Forward and Backward take the rows of some of the experts at a time, so that others may still be
+// on their way: BeginForward, then Forward for each part in turn; BeginBackward, then Backward for
+// each. No part changes a bit of another. Tensors hold the rows of all parts.
+//
 // Legend: R rows in groups by expert, H hidden, I ffn of this rank.
 #ifndef MEGATRON_LAYERS_MOE_EXPERTS_H_
 #define MEGATRON_LAYERS_MOE_EXPERTS_H_
@@ -15,6 +19,7 @@
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/moe/expert_part.h"
 #include "megatron/layers/moe/grouped_products.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/ops/moe/grouped_linear.h"
@@ -25,8 +30,8 @@ namespace megatron {
 class Experts {
  public:
   struct Saved {
-    Tensor in_RH, activated_RI;  // none where forward keeps codes of them
-    Tensor pre_RI;
+    // None where forward keeps codes of them, or is to compute them again.
+    Tensor in_RH, activated_RI, pre_RI;
     Tensor dout_RH, dpre_RI;
     GroupedProducts::Saved fc1, fc2;
   };
@@ -37,14 +42,20 @@ class Experts {
   // Returns whether `in` need not outlive Forward.
   bool keeps_codes(const LayerContext& ctx) const { return fc1_products_.keeps_codes(ctx); }
 
+  // Takes memory for what forward keeps. It reads nothing of `in`.
+  void BeginForward(const LayerContext& ctx, const Tensor& in_RH, Saved* saved) const;
   // Where several ranks share an expert, out is a summand.
-  void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& in_RH,
+  void Forward(const LayerContext& ctx, const ExpertPart& part, const Tensor& in_RH,
                const Tensor& out_RH, Saved* saved) const;
-  // Writes din; dout must lie in ctx.kept(). The weights' gradients are left to BackwardWeight also
-  // where ctx does not defer them: what it reads lies in ctx.kept(), and the caller's scope must
-  // hold it.
-  void Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                const Tensor& dout_RH, const Tensor& din_RH, Saved* saved);
+  // Takes memory, and computes again what forward has not kept. It reads nothing of dout, which
+  // must lie in ctx.kept(). The weights' gradients are left to BackwardWeight also where ctx does
+  // not defer them: what it reads lies in ctx.kept(), and the caller's scope must hold it.
+  void BeginBackward(const LayerContext& ctx, absl::Span<const ExpertPart> parts,
+                     const Tensor& dout_RH, Saved* saved) const;
+  // Writes the part's rows of din.
+  void Backward(const LayerContext& ctx, const ExpertPart& part, const Tensor& din_RH,
+                Saved* saved);
+  // `groups` are those of all parts, counted from the first row of all.
   void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                       const Saved& saved);
 
@@ -58,11 +69,11 @@ class Experts {
                const Parameter& bias, const Tensor& y_RO) const;
   void AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        const Tensor& dy_RO, const Parameter& bias) const;
-  Shape ActivatedShape(const Tensor& pre_RI) const;
-  // Writes saved->pre and returns the activated rows, both allocated in `arena`, or the latter in
-  // ctx.scratch where fc2 keeps its codes.
-  Tensor Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                  const Tensor& in_RH, Arena* arena, Saved* saved) const;
+  Tensor AllocatePre(Arena* arena, int64_t rows) const;
+  Tensor AllocateActivated(Arena* arena, int64_t rows, const char* name) const;
+  // Computes the part's rows of pre and activated, which hold those alone.
+  void Activate(const LayerContext& ctx, const ExpertPart& part, const Tensor& in_RH,
+                const Tensor& pre_RI, const Tensor& activated_RI, Saved* saved) const;
 
   bool gated_, recompute_;
   bool has_bias_;

@@ -6,6 +6,8 @@
 
 #include "gtest/gtest.h"
 #include "megatron/layers/layer_harness.h"
+#include "megatron/layers/moe/expert_part.h"
+#include "megatron/ops/moe/grouped_linear.h"
 
 namespace megatron {
 namespace {
@@ -14,6 +16,12 @@ constexpr int64_t kHidden = 8, kFfn = 6, kExperts = 4, kRows = 7;
 
 // Expert 0 has two groups, as where two ranks sent rows for it, and expert 3 has none.
 const std::vector<ops::RowGroup> kGroups = {{0, 0, 2}, {1, 2, 3}, {2, 3, 5}, {0, 5, 7}};
+const std::vector<ExpertPart> kWhole = {{ExpertRange(), 0, kRows, kGroups}};
+
+// The rows of the first two experts, and then those of the others.
+const std::vector<ops::RowGroup> kGroupsInParts = {{0, 0, 2}, {1, 2, 3}, {0, 3, 5}, {2, 5, 7}};
+const std::vector<ExpertPart> kParts = {{{0, 2}, 0, 5, {{0, 0, 2}, {1, 2, 3}, {0, 3, 5}}},
+                                        {{2, 4}, 5, 7, {{2, 0, 2}}}};
 
 TransformerOptions Options(bool gated) {
   TransformerOptions options;
@@ -24,21 +32,25 @@ TransformerOptions Options(bool gated) {
   return options;
 }
 
-LayerCalls MakeExperts(const TransformerOptions& options) {
+LayerCalls MakeExperts(const TransformerOptions& options,
+                       const std::vector<ops::RowGroup>& groups = kGroups,
+                       const std::vector<ExpertPart>& parts = kWhole) {
   const auto experts = std::make_shared<Experts>(options, "experts", ExpertGroups{});
   const auto saved = std::make_shared<Experts::Saved>();
   LayerCalls calls;
-  calls.forward = [experts, saved](const LayerContext& ctx, const Tensor& x, const Tensor& y) {
+  calls.forward = [=](const LayerContext& ctx, const Tensor& x, const Tensor& y) {
     *saved = {};
-    experts->Forward(ctx, kGroups, x, y, saved.get());
+    experts->BeginForward(ctx, x, saved.get());
+    for (const ExpertPart& part : parts) experts->Forward(ctx, part, x, y, saved.get());
   };
-  calls.backward = [experts, saved](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
+  calls.backward = [=](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
     Arena::Scope scope(ctx.scratch);
-    experts->Backward(ctx, kGroups, dy, dx, saved.get());
-    if (!ctx.defers()) experts->BackwardWeight(ctx, kGroups, *saved);
+    experts->BeginBackward(ctx, parts, dy, saved.get());
+    for (const ExpertPart& part : parts) experts->Backward(ctx, part, dx, saved.get());
+    if (!ctx.defers()) experts->BackwardWeight(ctx, groups, *saved);
   };
-  calls.backward_weight = [experts, saved](const LayerContext& ctx) {
-    experts->BackwardWeight(ctx, kGroups, *saved);
+  calls.backward_weight = [=](const LayerContext& ctx) {
+    experts->BackwardWeight(ctx, groups, *saved);
   };
   calls.parameters = ParametersOf(experts.get());
   return calls;
@@ -57,6 +69,25 @@ TEST(ExpertsTest, RecomputationChangesNoBit) {
     TransformerOptions recomputing = Options(gated);
     recomputing.recompute.mlp = true;
     ExpectSameBits({kRows}, MakeExperts(Options(gated)), MakeExperts(recomputing), kHidden);
+  }
+}
+
+// In FP8, too, where each expert has scales and codes of its own.
+TEST(ExpertsTest, PartsOneAfterTheOtherHaveTheBitsOfAllAtOnce) {
+  const std::vector<ExpertPart> at_once = {{ExpertRange(), 0, kRows, kGroupsInParts}};
+  for (const bool recompute : {false, true}) {
+    for (const bool float8 : {false, true}) {
+      SCOPED_TRACE(testing::Message() << recompute << " " << float8);
+      TransformerOptions options = Options(/*gated=*/true);
+      options.recompute.mlp = recompute;
+      options.float8.enabled = float8;
+      if (float8) {
+        options.hidden_size = 32;
+        options.moe.ffn_hidden_size = 48;
+      }
+      ExpectSameBits({kRows}, MakeExperts(options, kGroupsInParts, at_once),
+                     MakeExperts(options, kGroupsInParts, kParts), options.hidden_size);
+    }
   }
 }
 

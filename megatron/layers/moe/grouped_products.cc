@@ -94,25 +94,27 @@ LayerContext GroupedProducts::ContextOfExperts(const LayerContext& ctx) const {
 
 template <typename Products>
 void GroupedProducts::ForEachExpert(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                                    const Products& products) const {
+                                    const ExpertRange& experts, const Products& products) const {
   const LayerContext of_experts = ContextOfExperts(ctx);
-  for (size_t expert = 0; expert < of_expert_.size(); ++expert) {
+  const int64_t end = std::min(experts.end, static_cast<int64_t>(of_expert_.size()));
+  for (int64_t expert = experts.begin; expert < end; ++expert) {
     Arena::Scope scope(ctx.scratch);
-    products(of_experts, ExpertRows(groups, static_cast<int64_t>(expert)), expert);
+    products(of_experts, ExpertRows(groups, expert), static_cast<size_t>(expert));
   }
 }
 
 void GroupedProducts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                               const Tensor& x_RI, const Tensor& w_EOI, const Tensor& y_RO,
-                              Saved* saved) const {
+                              Saved* saved, const ExpertRange& experts) const {
   if (of_expert_.empty()) return ops::GroupedLinearForward(ctx.stream, groups, x_RI, w_EOI, y_RO);
   saved->experts.resize(of_expert_.size());
-  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
-    const Tensor x = rows.Input(own, x_RI), y = rows.Output(own, y_RO);
-    of_expert_[expert].Forward(own, x, w_EOI.Select(0, expert), Tensor(), y,
-                               &saved->experts[expert]);
-    rows.Finish(own, y, y_RO);
-  });
+  ForEachExpert(ctx, groups, experts,
+                [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+                  const Tensor x = rows.Input(own, x_RI), y = rows.Output(own, y_RO);
+                  of_expert_[expert].Forward(own, x, w_EOI.Select(0, expert), Tensor(), y,
+                                             &saved->experts[expert]);
+                  rows.Finish(own, y, y_RO);
+                });
 }
 
 void GroupedProducts::Reserve(const LayerContext& ctx, const Tensor& dy_RO, Saved* saved) const {
@@ -122,14 +124,16 @@ void GroupedProducts::Reserve(const LayerContext& ctx, const Tensor& dy_RO, Save
 
 void GroupedProducts::BackwardInput(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                                     const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI,
-                                    Saved* saved) const {
+                                    Saved* saved, const ExpertRange& experts) const {
   if (of_expert_.empty())
     return ops::GroupedLinearBackwardInput(ctx.stream, groups, dy_RO, w_EOI, dx_RI);
-  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
-    const Tensor dy = rows.Input(own, dy_RO), dx = rows.Output(own, dx_RI);
-    of_expert_[expert].BackwardInput(own, dy, w_EOI.Select(0, expert), dx, &saved->experts[expert]);
-    rows.Finish(own, dx, dx_RI);
-  });
+  ForEachExpert(ctx, groups, experts,
+                [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+                  const Tensor dy = rows.Input(own, dy_RO), dx = rows.Output(own, dx_RI);
+                  of_expert_[expert].BackwardInput(own, dy, w_EOI.Select(0, expert), dx,
+                                                   &saved->experts[expert]);
+                  rows.Finish(own, dx, dx_RI);
+                });
 }
 
 void GroupedProducts::BackwardWeight(const LayerContext& ctx,
@@ -138,12 +142,15 @@ void GroupedProducts::BackwardWeight(const LayerContext& ctx,
                                      const Saved& saved) const {
   if (of_expert_.empty())
     return ops::GroupedLinearBackwardWeight(ctx.stream, groups, dy_RO, x_RI, dw_EOI);
-  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
-    const LinearProducts::Saved& of_forward = saved.experts[expert];
-    const bool has_codes = !of_forward.x_IT.codes.empty();
-    const Tensor dy = rows.Input(own, dy_RO), x = has_codes ? Tensor() : rows.Input(own, x_RI);
-    of_expert_[expert].BackwardWeight(own, dy, x, dw_EOI.Select(0, expert), Tensor(), of_forward);
-  });
+  ForEachExpert(ctx, groups, ExpertRange(),
+                [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+                  const LinearProducts::Saved& of_forward = saved.experts[expert];
+                  const bool has_codes = !of_forward.x_IT.codes.empty();
+                  const Tensor dy = rows.Input(own, dy_RO),
+                               x = has_codes ? Tensor() : rows.Input(own, x_RI);
+                  of_expert_[expert].BackwardWeight(own, dy, x, dw_EOI.Select(0, expert), Tensor(),
+                                                    of_forward);
+                });
 }
 
 }  // namespace megatron

@@ -19,6 +19,7 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/linear_products.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/moe/expert_part.h"
 #include "megatron/ops/moe/grouped_linear.h"
 
 namespace megatron {
@@ -38,25 +39,28 @@ class GroupedProducts {
   // Returns whether x need not outlive Forward; BackwardWeight then does not read it.
   bool keeps_codes(const LayerContext& ctx) const;
 
-  // The products of ops/moe/grouped_linear.h. What `saved` gets lies in ctx.saved.
+  // The products of ops/moe/grouped_linear.h. What `saved` gets lies in ctx.saved. Forward and
+  // BackwardInput may be called for one range of experts after the other, each with their rows
+  // alone; BackwardWeight takes the rows of all experts.
   void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& x_RI,
-               const Tensor& w_EOI, const Tensor& y_RO, Saved* saved) const;
+               const Tensor& w_EOI, const Tensor& y_RO, Saved* saved,
+               const ExpertRange& experts = {}) const;
   // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight. It is called before
   // BackwardInput, outside of any scope that ends before BackwardWeight.
   void Reserve(const LayerContext& ctx, const Tensor& dy_RO, Saved* saved) const;
   void BackwardInput(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                     const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI,
-                     Saved* saved) const;
+                     const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI, Saved* saved,
+                     const ExpertRange& experts = {}) const;
   void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                       const Tensor& dy_RO, const Tensor& x_RI, const Tensor& dw_EOI,
                       const Saved& saved) const;
 
  private:
   LayerContext ContextOfExperts(const LayerContext& ctx) const;
-  // Calls products(context, rows, expert) for each expert of this rank, in a scope of ctx.scratch.
+  // Calls products(context, rows, expert) for each of the experts, in a scope of ctx.scratch.
   template <typename Products>
   void ForEachExpert(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
-                     const Products& products) const;
+                     const ExpertRange& experts, const Products& products) const;
 
   ProcessGroup tensor_group_;              // the ranks that share an expert
   std::vector<LinearProducts> of_expert_;  // empty where products are in the weights' dtype

@@ -9,6 +9,7 @@
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/float8_history.h"
 #include "megatron/layers/linear_products_harness.h"
+#include "megatron/layers/moe/expert_part.h"
 #include "megatron/ops/host_tensor.h"
 
 namespace megatron {
@@ -121,6 +122,45 @@ TEST(GroupedProductsTest, AreThoseOfALayerForEachExpert) {
         EXPECT_EQ(RowsOf(all.dx, expert).Values(), alone.dx.Values());
         EXPECT_EQ(MatrixOf(all.dw, expert), alone.dw.Values());
       }
+    }
+  }
+}
+
+// The rows of experts 0 and 1 are together here, as are those of 2 and 3.
+TEST(GroupedProductsTest, RangesOfExpertsHaveTheBitsOfAllExperts) {
+  const std::vector<ops::RowGroup> groups = {{0, 0, 2}, {1, 2, 18}, {0, 18, 32}, {2, 32, 55}};
+  const std::vector<ExpertPart> whole = {{ExpertRange(), 0, kRows, groups}},
+                                halves = {{{0, 2}, 0, 32, {{0, 0, 2}, {1, 2, 18}, {0, 18, 32}}},
+                                          {{2, 4}, 32, kRows, {{2, 0, 23}}}};
+  const auto train = [&](const GroupedProducts& products, const std::vector<ExpertPart>& parts,
+                         All* all) {
+    ThreadPool pool(1);
+    Arena saved({}, 1 << 22, "saved", nullptr), scratch({}, 1 << 22, "scratch", nullptr);
+    const LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, nullptr};
+    GroupedProducts::Saved kept;
+    for (const ExpertPart& part : parts) {
+      products.Forward(ctx, part.groups, part.Of(all->x), all->w, part.Of(all->y), &kept,
+                       part.experts);
+    }
+    products.Reserve(ctx, all->dy, &kept);
+    for (const ExpertPart& part : parts) {
+      products.BackwardInput(ctx, part.groups, part.Of(all->dy), all->w, part.Of(all->dx), &kept,
+                             part.experts);
+    }
+    products.BackwardWeight(ctx, groups, all->dy, InputOfBackward(products, ctx, *all), all->dw,
+                            kept);
+    return saved.high_water();
+  };
+  for (const Float8Options& options :
+       {Float8Options(), Recipe(Float8Recipe::kTensorwise), Recipe(Float8Recipe::kBlockwise)}) {
+    for (const bool keep_codes : {false, true}) {
+      const GroupedProducts products(options, Cut::kOutput, kName, kExperts, {}, keep_codes);
+      All at_once, in_turn;
+      // An expert's codes are made once.
+      EXPECT_EQ(train(products, halves, &in_turn), train(products, whole, &at_once));
+      EXPECT_EQ(in_turn.y.Bytes(), at_once.y.Bytes());
+      EXPECT_EQ(in_turn.dx.Bytes(), at_once.dx.Bytes());
+      EXPECT_EQ(in_turn.dw.Bytes(), at_once.dw.Bytes());
     }
   }
 }

@@ -39,12 +39,14 @@ AsyncCall HostDispatcher::ToHosts(const LayerContext& ctx, const Plan& plan, con
   const Tensor sent_SH =
       ctx.scratch->Allocate(x_NH.dtype(), {plan.num_sent(), x_NH.dim(1)}, "rows to hosts");
   ops::Permute(ctx.stream, x_NH, plan.place_NKC, sent_SH);
-  return between_hosts_.ToExperts(ctx, plan, sent_SH, arena, received_RH);
+  return between_hosts_.ToExperts(ctx, plan, sent_SH, arena, received_RH).front();
 }
 
 AsyncCall HostDispatcher::FromHosts(const LayerContext& ctx, const Plan& plan,
                                     const Tensor& rows_RH, Tensor* returned_SH) const {
-  return between_hosts_.FromExperts(ctx, plan, rows_RH, ctx.scratch, returned_SH);
+  *returned_SH =
+      ctx.scratch->Allocate(rows_RH.dtype(), {plan.num_sent(), rows_RH.dim(1)}, "rows returned");
+  return between_hosts_.FromExperts(ctx, plan, /*part=*/0, rows_RH, *returned_SH);
 }
 
 void HostDispatcher::SumOverHosts(const LayerContext& ctx, const Plan& plan,

@@ -1,6 +1,7 @@
 #include "megatron/layers/moe/moe_layer.h"
 
 #include "glog/logging.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/tensor/trace/trace.h"
@@ -146,15 +147,21 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
   arriving.Wait();
   ops::Permute(ctx.stream, x_MH, plan.place_NKC, sent_SH);
   Tensor in_RH;
-  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, in_arena, &in_RH);
+  const std::vector<AsyncCall> sending =
+      dispatcher_.ToExperts(ctx, plan, sent_SH, in_arena, &in_RH);
   if (hosts_ == nullptr) shared_TH = BeginShared(ctx, x_TH, saved);
-  sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
-  experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
-  const AsyncCall returning =
-      dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved, &saved->returned_SH);
+  saved->returned_SH =
+      dispatcher_.alone() ? out_RH : ctx.saved->Allocate(dtype_, sent_SH.shape(), "rows returned");
+  experts_.BeginForward(ctx, in_RH, &saved->experts);
+  std::vector<AsyncCall> returning;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    sending[i].Wait();
+    experts_.Forward(ctx, plan.parts[i], in_RH, out_RH, &saved->experts);
+    returning.push_back(dispatcher_.FromExperts(ctx, plan, i, out_RH, saved->returned_SH));
+  }
   if (hosts_ == nullptr) EndShared(ctx, shared_TH, saved);
-  returning.Wait();
+  for (const AsyncCall& call : returning) call.Wait();
   ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->probability_MK, y_MH);
   if (hosts_ != nullptr) {
     Tensor sums;
@@ -203,24 +210,30 @@ void MoeLayer::BackwardOnce(const LayerContext& ctx, const Tensor& dy_TH, const 
         hosts_->FromHosts(ctx, saved->hosts, dprobability_MK, &dprobability_of_hosts);
   }
   Tensor dout_RH;
-  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept(), &dout_RH);
+  const std::vector<AsyncCall> sending =
+      dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept(), &dout_RH);
   if (hosts_ == nullptr) dshared_TH = SharedGradient(ctx, dy_TH, saved);
-  sending.Wait();
+  experts_.BeginBackward(ctx, plan.parts, dout_RH, &saved->experts);
   const Tensor din_RH = ctx.scratch->Allocate(dtype_, dout_RH.shape(), "rows of gradients");
-  experts_.Backward(ctx, plan.groups, dout_RH, din_RH, &saved->experts);
-  Tensor dsent_SH;
-  AsyncCall returning = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch, &dsent_SH);
+  // A part's gradients have been sent when others come back in their places.
+  const Tensor dsent_SH = dispatcher_.alone() ? din_RH : dreturned_SH;
+  std::vector<AsyncCall> returning;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    sending[i].Wait();
+    experts_.Backward(ctx, plan.parts[i], din_RH, &saved->experts);
+    returning.push_back(dispatcher_.FromExperts(ctx, plan, i, din_RH, dsent_SH));
+  }
   Tensor dx_of_hosts;
   if (hosts_ != nullptr) {
-    returning.Wait();
+    for (const AsyncCall& call : returning) call.Wait();
     ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_MH);
-    returning = hosts_->FromHosts(ctx, saved->hosts, dx_MH, &dx_of_hosts);
+    returning = {hosts_->FromHosts(ctx, saved->hosts, dx_MH, &dx_of_hosts)};
     returning_probabilities.Wait();
     // A choice is on one host, and 0 on the others, so these sums are exact.
     hosts_->SumOverHosts(ctx, saved->hosts, dprobability_of_hosts, dprobability_NK);
   }
   if (!ctx.defers()) experts_.BackwardWeight(ctx, plan.groups, saved->experts);
-  returning.Wait();
+  for (const AsyncCall& call : returning) call.Wait();
   if (hosts_ != nullptr) {
     hosts_->SumOverHosts(ctx, saved->hosts, dx_of_hosts, dx_NH);
   } else {

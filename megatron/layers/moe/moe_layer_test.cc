@@ -1,13 +1,14 @@
 #include "megatron/layers/moe/moe_layer.h"
 
-#include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
@@ -211,24 +212,31 @@ TEST_F(MoeLayerTest, AnExpertThatNoTokenChoosesChangesNothing) {
 }
 
 struct Gate {
-  std::atomic<int> exchanges_of_rows{0};
-  absl::Notification summed;
+  // How often the rank must have added something up with others before an exchange of rows begins,
+  // by the exchange's number, from 1.
+  const std::map<int, int> sums_before;
+  absl::Mutex mutex;
+  int exchanges = 0, sums = 0;
 };
 
-// A communicator, with the groups split from it, in which rows come back from experts only when the
-// rank has added something up with others.
+// A communicator, with the groups split from it, whose exchanges of rows wait at a gate.
 class GatedCommunicator : public ForwardingCommunicator {
  public:
   GatedCommunicator(std::shared_ptr<Communicator> communicator, Gate* gate)
       : ForwardingCommunicator(std::move(communicator)), gate_(gate) {}
   void Run(const CollectiveCall& call, const Stream& stream) override {
-    if (call.collective == Collective::kAllToAllV && ++gate_->exchanges_of_rows == 2) {
-      EXPECT_TRUE(gate_->summed.WaitForNotificationWithTimeout(absl::Seconds(60)))
-          << "the layer waited for the rows";
+    if (call.collective == Collective::kAllToAllV) {
+      const absl::MutexLock lock(&gate_->mutex);
+      const auto found = gate_->sums_before.find(++gate_->exchanges);
+      const int wanted = found == gate_->sums_before.end() ? 0 : found->second;
+      const auto added_up = [&] { return gate_->sums >= wanted; };
+      EXPECT_TRUE(gate_->mutex.AwaitWithTimeout(absl::Condition(&added_up), absl::Seconds(60)))
+          << "the layer waited for the rows of exchange " << gate_->exchanges;
     }
     inner().Run(call, stream);
-    if (call.collective == Collective::kAllReduce && !gate_->summed.HasBeenNotified())
-      gate_->summed.Notify();
+    if (call.collective != Collective::kAllReduce) return;
+    const absl::MutexLock lock(&gate_->mutex);
+    ++gate_->sums;
   }
 
  private:
@@ -242,7 +250,7 @@ class GatedCommunicator : public ForwardingCommunicator {
 // The first sum over the tensor-parallel ranks is that of the shared expert's output.
 TEST(SharedExpertTest, ItsSecondMatrixIsMultipliedWhileRowsComeBack) {
   const absl::Status status = RunRanks(2, [](int, const ProcessGroup& world) -> absl::Status {
-    Gate gate;
+    Gate gate = {{{2, 1}}};
     const ProcessGroup gated(std::make_shared<GatedCommunicator>(world.communicator(), &gate));
     LayerHarness harness({4, 4}, gated);
     TransformerOptions options = Options();
@@ -257,10 +265,165 @@ TEST(SharedExpertTest, ItsSecondMatrixIsMultipliedWhileRowsComeBack) {
     harness.Bind(calls.parameters);
     const ops::HostTensor y({8, kHidden}, DType::kFloat32);
     harness.Forward(calls, ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1), y);
-    EXPECT_EQ(gate.exchanges_of_rows, 2);
+    EXPECT_EQ(gate.exchanges, 2);
     return world.status();
   });
   EXPECT_EQ(status, absl::OkStatus());
+}
+
+// Two ranks have parts of each expert, in FP8. They find largest magnitudes together: of both
+// operands of an expert's two products in forward, and of the gradient of one in backward.
+TEST(DispatchInPartsTest, HalfOfTheExpertsComputeWhileTheOthersRowsTravel) {
+  const absl::Status status = RunRanks(2, [](int, const ProcessGroup& world) -> absl::Status {
+    constexpr int kOfHalf = 2 * kExperts / 2, kInForward = 2 * kOfHalf, kOfHalfInBackward = 2;
+    Gate gate = {{{2, kOfHalf},
+                  {3, kInForward},
+                  {6, kInForward + kOfHalfInBackward},
+                  {7, kInForward + 2 * kOfHalfInBackward}}};
+    const ProcessGroup gated(std::make_shared<GatedCommunicator>(world.communicator(), &gate));
+    LayerHarness harness({4, 4});
+    TransformerOptions options = InFloat8(Float8Recipe::kTensorwise);
+    options.moe.ffn_hidden_size = 64;
+    options.moe.dispatch_in_parts = true;
+    ExpertGroups groups;
+    groups.tensor = gated;
+    MEGATRON_ASSIGN_OR_RETURN(groups.model, WithAsyncCalls(gated, harness.context().stream));
+    const auto layer =
+        std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, ProcessGroup(), groups);
+    RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
+    layer->set_state(state.layer(0));
+    const LayerCalls calls = CallsOf(layer);
+    harness.Bind(calls.parameters);
+    harness.Run(calls, ops::HostTensor::Normal({8, options.hidden_size}, DType::kFloat32, 1),
+                ops::HostTensor::Normal({8, options.hidden_size}, DType::kFloat32, 2));
+    EXPECT_EQ(gate.exchanges, 8);
+    EXPECT_EQ(gate.sums, kInForward + 2 * kOfHalfInBackward);
+    return world.status();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+// Ranks with samples of their own that share a layer's experts.
+struct Sharing {
+  int ranks = 2;
+  int copies = 1;  // ranks with parts of the same experts
+  // The half of each rank's experts that no token chooses, if it is not negative.
+  int64_t idle_half = -1;
+  bool deferred = false;
+};
+
+absl::StatusOr<ExpertGroups> GroupsOf(const ProcessGroup& model, int copies) {
+  std::vector<std::vector<int>> same(model.size() / copies), different(copies);
+  for (int rank = 0; rank < model.size(); ++rank) {
+    same[rank / copies].push_back(rank);
+    different[rank % copies].push_back(rank);
+  }
+  ExpertGroups groups;
+  groups.model = model;
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> tensor,
+                            model.communicator()->Split(same, "etp"));
+  groups.tensor = ProcessGroup(std::move(tensor));
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> expert,
+                            model.communicator()->Split(different, "ep"));
+  groups.expert = ProcessGroup(std::move(expert));
+  return groups;
+}
+
+absl::StatusOr<LayerHarness::Results> Train(const TransformerOptions& options, const Sharing& how,
+                                            const ProcessGroup& world) {
+  const int64_t hidden = options.hidden_size, experts = options.moe.num_experts;
+  LayerHarness harness({4, 4});
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup model,
+                            WithAsyncCalls(world, harness.context().stream));
+  MEGATRON_ASSIGN_OR_RETURN(const ExpertGroups groups, GroupsOf(model, how.copies));
+  const auto layer =
+      std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, ProcessGroup(), groups);
+  RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
+  layer->set_state(state.layer(0));
+  const LayerCalls calls = CallsOf(layer);
+  harness.Bind(calls.parameters);
+  const int64_t local = experts / groups.expert.size();
+  for (size_t i = 0; i < calls.parameters.size(); ++i) {
+    if (calls.parameters[i]->name != "mlp.router.weight") continue;
+    for (int64_t e = 0; e < experts; ++e) {
+      if (e % local * 2 / local != how.idle_half) continue;
+      // Tokens of positive values do not want it.
+      for (int64_t h = 0; h < hidden; ++h) harness.values()[i].Set(e * hidden + h, -100);
+    }
+  }
+  const uint32_t seed = 10 + 2 * world.rank();
+  ops::HostTensor x = ops::HostTensor::Normal({8, hidden}, DType::kFloat32, seed);
+  for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, 1 + 0.2 * x.Get(i));
+  return harness.Run(calls, x, ops::HostTensor::Normal({8, hidden}, DType::kFloat32, seed + 1),
+                     how.deferred);
+}
+
+void ExpectNoBitToChangeInParts(TransformerOptions options, const Sharing& how) {
+  SCOPED_TRACE(testing::Message() << how.ranks << " ranks, " << how.copies << " copies, idle "
+                                  << how.idle_half << ", top " << options.moe.router.topk);
+  const absl::Status status =
+      RunRanks(how.ranks, [&](int, const ProcessGroup& world) -> absl::Status {
+        TransformerOptions in_parts = options;
+        in_parts.moe.dispatch_in_parts = true;
+        MEGATRON_ASSIGN_OR_RETURN(const LayerHarness::Results want, Train(options, how, world));
+        MEGATRON_ASSIGN_OR_RETURN(const LayerHarness::Results got, Train(in_parts, how, world));
+        EXPECT_EQ(got.y, want.y);
+        EXPECT_EQ(got.dx, want.dx);
+        EXPECT_EQ(got.gradients, want.gradients);
+        return world.status();
+      });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+TransformerOptions OfEightExperts(TransformerOptions options, int topk = 2) {
+  options.moe.num_experts = 8;
+  options.moe.router.topk = topk;
+  options.moe.router.pre_softmax = true;
+  return options;
+}
+
+TEST(DispatchInPartsTest, ChangesNoBit) {
+  for (const int ranks : {2, 4}) {
+    for (const int copies : {1, 2}) {
+      for (const int topk : {1, 2, 8}) {
+        for (const int64_t idle_half : {-1, 0, 1}) {
+          if (topk == 8 && idle_half >= 0) continue;  // all are chosen
+          ExpectNoBitToChangeInParts(OfEightExperts(Options(), topk), {ranks, copies, idle_half});
+        }
+      }
+    }
+  }
+}
+
+TEST(DispatchInPartsTest, ChangesNoBitWithOtherOptions) {
+  const TransformerOptions options = OfEightExperts(Options());
+  TransformerOptions recomputing = options, all_again = options, biases = options, odd = options,
+                     padded = options;
+  recomputing.recompute.mlp = true;
+  all_again.recompute.experts = true;
+  biases.linear_bias = true;
+  biases.gated = false;
+  odd.moe.num_experts = 6;
+  padded.moe.capacity_factor = 1;
+  padded.moe.pad_to_capacity = true;
+  Sharing deferred;
+  deferred.deferred = true;
+  for (const TransformerOptions& other : {options, recomputing, all_again, biases, odd, padded}) {
+    ExpectNoBitToChangeInParts(other, Sharing());
+    ExpectNoBitToChangeInParts(other, deferred);
+  }
+}
+
+TEST(DispatchInPartsTest, ChangesNoBitInFloat8) {
+  for (const Float8Recipe recipe : kRecipes) {
+    TransformerOptions codes = OfEightExperts(InFloat8(recipe)), inputs = codes, again = codes;
+    inputs.recompute.mlp = true;
+    again.recompute.experts = true;
+    for (const TransformerOptions& options : {codes, inputs, again}) {
+      ExpectNoBitToChangeInParts(options, Sharing());
+      ExpectNoBitToChangeInParts(options, {4, /*copies=*/1, /*idle_half=*/1});
+    }
+  }
 }
 
 }  // namespace

@@ -52,6 +52,10 @@ struct MoeOptions {
   // In training, experts are chosen so that each sample's tokens choose all of them equally often
   // (ops/moe/sinkhorn.h).
   bool sinkhorn = false;
+  // Rows travel to the first half of each rank's experts and to the second half by themselves, each
+  // way beside the products of the other half. It changes no bits, and nothing with a shared
+  // expert, with deduplicated dispatch, or where ranks do not share experts or have one each.
+  bool dispatch_in_parts = false;
   float input_jitter_eps = 0;  // in training the router's input is scaled by 1 +- eps
 
   // All balance losses.

@@ -1,10 +1,14 @@
 // Brings the rows of tokens to the ranks that hold their experts, and back: one all-to-all each
-// way.
+// way, or two.
 //
 // Rows are sent in the order of (rank, expert, token). Where an expert is cut over several ranks,
 // each of them gets every row and gives back a summand of the result. What arrives is in the order
 // of (sender, expert, token): groups of rows by expert, which the experts' products take as they
 // are.
+//
+// With MoeOptions::dispatch_in_parts the rows of the first half of each rank's experts travel
+// before those of the second half, by an all-to-all of their own. An expert's rows have the same
+// order then.
 //
 // The number of rows that arrive is not known before the step. Memory is planned for the most there
 // can be: all tokens of the ranks that share the experts choose this rank's (or as many as its
@@ -15,12 +19,15 @@
 #ifndef MEGATRON_LAYERS_MOE_TOKEN_DISPATCHER_H_
 #define MEGATRON_LAYERS_MOE_TOKEN_DISPATCHER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/moe/expert_part.h"
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/ops/moe/grouped_linear.h"
 
@@ -28,11 +35,18 @@ namespace megatron {
 
 class TokenDispatcher {
  public:
+  // What all ranks send to a part of each rank's experts.
+  struct PartMessages {
+    int64_t first_sent = 0;               // the first of this rank's rows, among all that it sends
+    std::vector<int64_t> sent, received;  // numbers of rows, by rank of the group
+  };
+
   // The ranks that rows go to; tensors are allocated in ctx.saved.
   struct Plan {
     Tensor place_NKC;
-    std::vector<int64_t> sent, received;  // numbers of rows, by rank of the group
-    std::vector<ops::RowGroup> groups;    // the rows received, grouped by this rank's experts
+    std::vector<PartMessages> messages;
+    std::vector<ExpertPart> parts;      // the experts of this rank that get them
+    std::vector<ops::RowGroup> groups;  // the rows received, grouped by this rank's experts
 
     int64_t num_sent() const;
     int64_t num_received() const;
@@ -51,15 +65,16 @@ class TokenDispatcher {
   // `expert` has -1 for dropped choices. Ranks of a group work in step.
   void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
   // Starts to write *rows, the rows that all ranks send to this rank's experts, allocated in
-  // `arena`; where alone(), they are the rows that were sent. `plan` lives until the call has been
-  // waited for.
-  [[nodiscard]] AsyncCall ToExperts(const LayerContext& ctx, const Plan& plan,
-                                    const Tensor& sent_SH, Arena* arena, Tensor* rows_RH) const;
-  // Starts to write *returned, the rows of the way back, of results or gradients, as ToExperts
-  // does.
-  [[nodiscard]] AsyncCall FromExperts(const LayerContext& ctx, const Plan& plan,
-                                      const Tensor& rows_RH, Arena* arena,
-                                      Tensor* returned_SH) const;
+  // `arena`; where alone(), they are the rows that were sent. Returns the call of each part. `plan`
+  // lives until they have been waited for.
+  [[nodiscard]] std::vector<AsyncCall> ToExperts(const LayerContext& ctx, const Plan& plan,
+                                                 const Tensor& sent_SH, Arena* arena,
+                                                 Tensor* rows_RH) const;
+  // Starts to write the part's rows of `returned`, the rows of the way back, of results or
+  // gradients: in the places of what was sent, whose memory it may be. Where alone() it does
+  // nothing. `plan` lives as above.
+  [[nodiscard]] AsyncCall FromExperts(const LayerContext& ctx, const Plan& plan, size_t part,
+                                      const Tensor& rows_RH, const Tensor& returned_SH) const;
 
  private:
   // The ranks with different experts.
@@ -68,7 +83,10 @@ class TokenDispatcher {
   // The most rows that one rank sends.
   int64_t RowsOfExpert(const LayerContext& ctx) const;
   int64_t MostReceived(const LayerContext& ctx) const;
-  void PlanPadded(int64_t of_expert, Plan* plan) const;
+  // Sets all of the plan but places, from the numbers of rows by (rank, expert of the one that
+  // receives them).
+  void SetRows(absl::Span<const int64_t> sent, absl::Span<const int64_t> received,
+               Plan* plan) const;
   void PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const;
 
   MoeOptions options_;
@@ -76,6 +94,7 @@ class TokenDispatcher {
   int64_t hosts_;        // the groups that share the tokens
   int64_t num_experts_;  // those of `group_`
   int64_t copies_;       // ranks with parts of the same experts
+  int64_t parts_;        // those of a rank's experts
 };
 
 }  // namespace megatron
