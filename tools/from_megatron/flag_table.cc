@@ -520,6 +520,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.in_process_recovery",
     "parallel.min_data_parallel_size",
     "parallel.moe_deduplicated_dispatch",
+    "parallel.moe_dispatch_in_parts",
     "parallel.param_cpu_offload",
     "parallel.param_offload_path",
     "parallel.pipeline_pass_costs",

@@ -15,10 +15,11 @@ namespace megatron {
 int64_t DefaultFfnHiddenSize(int64_t hidden_size, bool swiglu);
 
 // Sets each field that config.proto calls `computed`, if it is unset and the fields it follows from
-// are set. The exceptions are system.device and parallel.distributed_backend, which the machine
-// decides, and system.time_gemm_kernels, system.gemm_plan_file and system.fuse_bias_gradients,
-// which a machine without a GPU refuses. Doing it twice does what doing it once does. Every section
-// is present afterwards but `generation`, whose presence means something.
+// are set. The exceptions are system.device, parallel.distributed_backend and
+// parallel.moe_dispatch_in_parts, which the machine decides, and system.time_gemm_kernels,
+// system.gemm_plan_file and system.fuse_bias_gradients, which a machine without a GPU refuses. Doing
+// it twice does what doing it once does. Every section is present afterwards but `generation`, whose
+// presence means something.
 void ResolveDefaults(config::PretrainConfig* config);
 
 }  // namespace megatron

@@ -108,6 +108,48 @@ TEST(ExpertLayoutTest, PaddedExpertsGetMessagesOfOneSizeAndGiveTheSame) {
             int64_t{kSteps} * 2 * 4 * 4 * (2 * 8 * 32 * 4));
 }
 
+void ExpectThatPartsChangeNoBit(TrainerOptions run, const Layout& layout) {
+  SCOPED_TRACE(ToString(layout));
+  run.model.transformer.moe.num_experts = 8;
+  const LayoutOutcome whole = Train(run, layout);
+  run.model.transformer.moe.dispatch_in_parts = true;
+  const LayoutOutcome parts = Train(run, layout);
+  EXPECT_EQ(parts.losses, whole.losses);
+  EXPECT_EQ(parts.norms, whole.norms);
+  EXPECT_EQ(parts.balances, whole.balances);
+  EXPECT_TRUE(parts.state == whole.state);
+  const auto calls = [](const LayoutOutcome& outcome) {
+    return outcome.sent->CallsOf("etp-ep", Collective::kAllToAllV);
+  };
+  EXPECT_GT(calls(whole), 0);
+  EXPECT_EQ(calls(parts), 2 * calls(whole));
+}
+
+TEST(ExpertLayoutTest, DispatchInPartsSendsTwiceAsManyMessagesAndChangesNoBit) {
+  Layout two, four, tensor, deferred;
+  two.data = two.expert = 2;
+  four.data = four.expert = 4;
+  tensor.tensor = tensor.data = tensor.expert = 2;
+  tensor.sequence_parallel = true;
+  deferred.data = deferred.expert = deferred.pipeline = 2;
+  deferred.schedule = ScheduleKind::kZeroBubbleH1;
+  const TrainerOptions plain = RunWithExperts();
+  for (const Layout& layout : {two, four, tensor, deferred})
+    ExpectThatPartsChangeNoBit(plain, layout);
+  TrainerOptions again = plain, in_float8 = plain, padded = plain;
+  again.model.transformer.recompute.experts = true;
+  in_float8.model.transformer.dtype = DType::kBFloat16;
+  in_float8.model.transformer.ffn_hidden_size = 64;
+  in_float8.model.transformer.moe.ffn_hidden_size = 32;
+  in_float8.model.transformer.float8.enabled = true;
+  padded.model.transformer.moe.pad_to_capacity = true;
+  const TrainerOptions biases = TinyRun(SmallBalanced(), OptimizerOptions::kSgd);
+  for (const TrainerOptions& run : {again, in_float8, padded, biases}) {
+    ExpectThatPartsChangeNoBit(run, two);
+    ExpectThatPartsChangeNoBit(run, deferred);
+  }
+}
+
 // Each rank counts the margins of its own rows.
 TEST(ExpertLayoutTest, QuantilesAreThoseOfTheGlobalBatch) {
   TrainerOptions run = RunWithExperts();

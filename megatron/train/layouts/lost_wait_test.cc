@@ -128,6 +128,14 @@ Case Experts(const char* name, const ModelOptions& model) {
   return c;
 }
 
+// Of four experts each rank has two, which get their rows one after the other.
+Case ExpertsInParts(const char* name, bool recompute) {
+  Case c = Experts(name, SmallMixtral());
+  c.model.transformer.moe.dispatch_in_parts = true;
+  c.model.transformer.recompute.mlp = recompute;
+  return c;
+}
+
 // Each rank is a host.
 Case DeduplicatedDispatch(const char* name, const ModelOptions& model) {
   Case c = Experts(name, model);
@@ -234,6 +242,8 @@ std::vector<Case> Cases() {
       TensorParallelInFloat8("TensorInBothPassesInFloat8"),
       Experts("Experts", SmallMixtral()),
       Experts("ExpertsAndASharedOne", SmallDeepSeek()),
+      ExpertsInParts("ExpertsInParts", /*recompute=*/false),
+      ExpertsInParts("ExpertsInPartsThatRecompute", /*recompute=*/true),
       DeduplicatedDispatch("DeduplicatedDispatch", SmallMixtral()),
       DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),

@@ -224,6 +224,29 @@ TEST_F(NcclPlacementTest, ExpertParallelRanksWithGraphsTrainAsOnTheCpu) {
   EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
+// Half of the experts compute while the rows of the others travel, in graphs, too.
+TEST_F(NcclPlacementTest, ExpertsThatGetTheirRowsInPartsTrainAsOnTheCpu) {
+  Layout samples, parts;
+  samples.data = samples.expert = samples.pipeline = 2;
+  parts.context = parts.data = parts.expert = parts.expert_tensor = 2;
+  TrainerOptions options = TinyRun(SmallMixtral(), OptimizerOptions::kAdamW);
+  MoeOptions& moe = options.model.transformer.moe;
+  moe.dispatch_in_parts = true;
+  TrainerOptions in_float8 = options, again = options, padded = options;
+  in_float8.model.transformer.dtype = DType::kBFloat16;
+  in_float8.model.transformer.ffn_hidden_size = 64;
+  in_float8.model.transformer.moe.ffn_hidden_size = 64;
+  in_float8.model.transformer.float8.enabled = true;
+  again.model.transformer.recompute.mlp = true;
+  padded.model.transformer.moe.pad_to_capacity = true;
+  for (const Layout& layout : {samples, parts}) {
+    for (const TrainerOptions& run : {options, in_float8, again})
+      ExpectSameAsOnTheCpu(run, layout, source_, /*graphs=*/false);
+    ExpectSameAsOnTheCpu(padded, layout, source_, /*graphs=*/true);
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
 void TrainWithGraphsOverTheHost(int Layout::*ranks) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.cuda_graphs.enabled = true;

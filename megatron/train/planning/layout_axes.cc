@@ -80,7 +80,7 @@ const char* ModeOf(const PlanGrid& grid) {
   return grid.is_cube ? "3d" : grid.depth > 1 ? "2.5d" : "2d";
 }
 
-void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
+void ApplyAxes(const LayoutAxes& axes, int64_t experts, config::ParallelConfig* parallel) {
   if (axes.tensor > 1) {
     parallel->set_tensor_model_parallel_size(axes.tensor);
   } else {
@@ -113,10 +113,12 @@ void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig*
   }
   parallel->set_data_parallel_size(axes.data);
   if (axes.data_is_outermost) parallel->set_rank_order(kDataOutermost);
-  if (has_experts) {
+  if (experts > 0) {
     parallel->set_expert_model_parallel_size(axes.expert);
     parallel->set_expert_tensor_parallel_size(axes.expert_tensor);
     if (axes.deduplicates_dispatch) parallel->set_moe_deduplicated_dispatch(true);
+    if (axes.expert == 1 || axes.expert == experts || axes.deduplicates_dispatch)
+      parallel->clear_moe_dispatch_in_parts();
   }
 }
 
@@ -253,7 +255,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   const bool overlaps = LayoutOverlaps(*config, is_gpu);
   config::ParallelConfig* const parallel = config->mutable_parallel();
   ClearLayout(parallel);
-  ApplyAxes(axes, config->model().has_num_experts(), parallel);
+  ApplyAxes(axes, config->model().num_experts(), parallel);
   ApplySharing(axes, overlaps, parallel);
   ApplyRecompute(axes.recompute, config);
   ApplyAttentionChunks(axes.attention_chunk_on_host, config);

@@ -39,6 +39,7 @@ constexpr Unpriced kUnpriced[] = {
     {"model.mtp_num_layers", nullptr},
     {"model.lora.dim", nullptr},
     {"model.moe_pad_expert_input_to_capacity", "false"},
+    {"parallel.moe_dispatch_in_parts", "false"},
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.sparse_gradients", "false"},
     {"parallel.check_collectives", "false"},

@@ -79,6 +79,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
        {"model.position_embedding_type=rope", "model.qk_pos_emb_head_dim=4"}},
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
+      {"parallel.expert_model_parallel_size=2", {"parallel.data_parallel_size=2"}},
       {"parallel.hierarchical_collectives_ranks_per_host=2", {"parallel.data_parallel_size=4"}},
       {"parallel.tensor_parallel_mode=\"2.5d\"",
        {"parallel.tensor_model_parallel_size=8", "parallel.tensor_parallel_depth=2",
@@ -323,7 +324,7 @@ std::string Describe(const MoeOptions& o) {
                             }),
               o.z_loss_coeff, o.expert_bias, o.quantile_bins, o.expert_bias_update_rate,
               o.capacity_factor.value_or(0), o.drop_policy, o.pad_to_capacity, o.sinkhorn,
-              o.input_jitter_eps, o.router.choose_by_logit);
+              o.dispatch_in_parts, o.input_jitter_eps, o.router.choose_by_logit);
 }
 
 std::string DescribeHybrid(const TransformerOptions& o) {

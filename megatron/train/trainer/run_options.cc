@@ -204,6 +204,13 @@ ProfileOptions ToProfile(const config::LoggingConfig& config) {
   return options;
 }
 
+// On processors, more messages take time from the cores that compute.
+bool DispatchesInParts(const config::ParallelConfig& config, DeviceType device) {
+  if (config.has_moe_dispatch_in_parts()) return config.moe_dispatch_in_parts();
+  return device == DeviceType::kCuda &&
+         config.distributed_backend() != config::DistributedBackend::host;
+}
+
 // A file that the user names is followed alone. Several ranks need one file for all.
 bool TimesProducts(const config::PretrainConfig& config, int ranks) {
   const config::SystemConfig& system = config.system();
@@ -341,6 +348,8 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.tasks = ToEvaluationTasks(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
   options.device = DeviceOf(config.system());
+  options.trainer.model.transformer.moe.dispatch_in_parts =
+      DispatchesInParts(config.parallel(), options.device);
   options.bind_cores = config.system().bind_cores_to_rank();
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())

@@ -41,6 +41,23 @@ TEST(RunOptionsTest, StagesShareTheEmbeddingThatMultiTokenPredictionReads) {
   EXPECT_EQ(stages("Ett|tt|m|L", false), (std::vector<int>{0, 2, 3}));
 }
 
+TEST(RunOptionsTest, RowsOfExpertsTravelInPartsWhereNcclLinksGpus) {
+  const auto in_parts = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(),
+                     {"model.num_experts=8", "model.disable_bias_linear=true",
+                      "parallel.data_parallel_size=2", "parallel.expert_model_parallel_size=2"});
+    const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun);
+    EXPECT_THAT(loaded, absl_testing::IsOk());
+    return ToRunOptions(loaded->config, /*vocab_size=*/257)
+        .trainer.model.transformer.moe.dispatch_in_parts;
+  };
+  EXPECT_FALSE(in_parts({"system.device=cpu"}));
+  EXPECT_TRUE(in_parts({"system.device=cpu", "parallel.moe_dispatch_in_parts=true"}));
+  EXPECT_TRUE(in_parts({"system.device=cuda"}));
+  EXPECT_FALSE(in_parts({"system.device=cuda", "parallel.distributed_backend=host"}));
+  EXPECT_FALSE(in_parts({"system.device=cuda", "parallel.moe_dispatch_in_parts=false"}));
+}
+
 TEST(RunOptionsTest, AsManyRowsAreSparseAsARankHasTokensInAStep) {
   const auto rows = [](std::vector<std::string> overrides) {
     overrides.push_back("parallel.sparse_gradients=true");

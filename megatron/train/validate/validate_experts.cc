@@ -179,6 +179,11 @@ void CheckExpertLayout(ConfigChecker& check) {
     check.MustDivide(kTensor, kShared, parallel.tensor_model_parallel_size(),
                      model.moe_shared_expert_intermediate_size());
   }
+  if (ranks > 1 && check.Usable({kExpertRanks, kExperts}) && model.num_experts() == ranks) {
+    check.HaveNoEffect({"parallel.moe_dispatch_in_parts"},
+                       absl::StrCat("with ", check.Named(kExperts), " and ",
+                                    check.Named(kExpertRanks), ": a rank has one expert"));
+  }
   const int64_t stage_ranks = parallel.tensor_model_parallel_size() *
                               parallel.context_parallel_size() * parallel.data_parallel_size();
   if (!check.Usable({kExpertRanks, kExpertTensor, kTensor, kContext, kData})) return;

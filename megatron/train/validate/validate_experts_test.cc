@@ -73,6 +73,29 @@ TEST(ValidateExpertsTest, DispatchMayBeDeduplicatedWhereExpertsAreOnSeveralHosts
       ElementsAre(HasSubstr("does not go with model.moe_pad_expert_input_to_capacity")));
 }
 
+TEST(ValidateExpertsTest, DispatchIsInPartsWhereRanksHaveSeveralExpertsAndNothingHidesTheWay) {
+  const auto errors = [](ConfigOverrides more) {
+    more.push_back("parallel.moe_dispatch_in_parts=true");
+    return ErrorsWith(more);
+  };
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4"}), IsEmpty());
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=2", "model.moe_expert_capacity_factor=1",
+                      "model.moe_pad_expert_input_to_capacity=true"}),
+              IsEmpty());
+  EXPECT_THAT(errors({}),
+              ElementsAre(HasSubstr("has no effect with parallel.expert_model_parallel_size = 1")));
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4", "model.num_experts=4"}),
+              ElementsAre(HasSubstr("a rank has one expert")));
+  EXPECT_THAT(
+      errors({"parallel.expert_model_parallel_size=4",
+              "model.moe_shared_expert_intermediate_size=64"}),
+      ElementsAre(HasSubstr("has no effect with model.moe_shared_expert_intermediate_size = 64")));
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4",
+                      "parallel.hierarchical_collectives_ranks_per_host=2",
+                      "parallel.moe_deduplicated_dispatch=true"}),
+              ElementsAre(HasSubstr("has no effect with parallel.moe_deduplicated_dispatch")));
+}
+
 // Each rank's documents are its own, unless its experts' rows come from it alone.
 TEST(ValidateExpertsTest, ExpertsWithPaddedRowsGoWithCudaGraphs) {
   const ConfigOverrides padded = {
