@@ -41,7 +41,7 @@ TEST(RunOptionsTest, StagesShareTheEmbeddingThatMultiTokenPredictionReads) {
   EXPECT_EQ(stages("Ett|tt|m|L", false), (std::vector<int>{0, 2, 3}));
 }
 
-TEST(RunOptionsTest, RowsOfExpertsTravelInPartsWhereNcclLinksGpus) {
+TEST(RunOptionsTest, RowsOfExpertsTravelInPartsOnGpusUnlessTheHostSendsThem) {
   const auto in_parts = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(),
                      {"model.num_experts=8", "model.disable_bias_linear=true",
