@@ -317,6 +317,7 @@ TrainerOptions RunOf(const Case& c) {
   // Routers make few decisions, with scores far apart; one stage has no experts.
   if (HasExperts(c)) {
     run.model.transformer.moe.layers = {false, true, false, true};
+    run.model.transformer.moe.dispatch_in_parts = c[kOverlap] == 1;
     run.model.transformer.init_std = 0.08f;
   }
   RecomputeOptions& selective = run.model.transformer.recompute;
