@@ -36,7 +36,7 @@ constexpr char kFp32State[] = "master weights are fp32 always";
 constexpr char kMoments[] = "moments are in fp32, fp8 or bf16, which is rounded by chance";
 constexpr char kMoments8[] = "moments in fp8 have no scale, and are rounded by chance";
 constexpr char kFp32[] = "it is computed in fp32 always";
-constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
+constexpr char kExpertMessages[] = "tokens reach their experts by all-to-all";
 constexpr char kDispatchByHost[] =
     "parallel.moe_deduplicated_dispatch sends a token to each host of its experts once";
 constexpr char kNoGenerator[] =

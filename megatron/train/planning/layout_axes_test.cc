@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-// Rows of experts have no parts where a rank has all experts or one, and with deduplicated dispatch.
+// Rows of experts have no parts where a rank has all experts or one, or dispatch is deduplicated.
 TEST(LayoutAxesTest, DispatchStaysInPartsWhereThatHasAnEffect) {
   config::PretrainConfig written;
   written.mutable_model()->set_num_experts(8);
