@@ -204,10 +204,11 @@ ProfileOptions ToProfile(const config::LoggingConfig& config) {
   return options;
 }
 
-// On processors, more messages take time from the cores that compute.
+// On processors, more messages take time from the cores that compute. Without ranks that have
+// different experts the field is refused, and nobody could turn it off.
 bool DispatchesInParts(const config::ParallelConfig& config, DeviceType device) {
   if (config.has_moe_dispatch_in_parts()) return config.moe_dispatch_in_parts();
-  return device == DeviceType::kCuda &&
+  return device == DeviceType::kCuda && config.expert_model_parallel_size() > 1 &&
          config.distributed_backend() != config::DistributedBackend::host;
 }
 

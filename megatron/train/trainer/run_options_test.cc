@@ -43,7 +43,7 @@ TEST(RunOptionsTest, StagesShareTheEmbeddingThatMultiTokenPredictionReads) {
 
 TEST(RunOptionsTest, RowsOfExpertsTravelInPartsOnGpusUnlessTheHostSendsThem) {
   const auto in_parts = [](std::vector<std::string> overrides) {
-    overrides.insert(overrides.end(),
+    overrides.insert(overrides.begin(),
                      {"model.num_experts=8", "model.disable_bias_linear=true",
                       "parallel.data_parallel_size=2", "parallel.expert_model_parallel_size=2"});
     const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun);
@@ -56,6 +56,7 @@ TEST(RunOptionsTest, RowsOfExpertsTravelInPartsOnGpusUnlessTheHostSendsThem) {
   EXPECT_TRUE(in_parts({"system.device=cuda"}));
   EXPECT_FALSE(in_parts({"system.device=cuda", "parallel.distributed_backend=host"}));
   EXPECT_FALSE(in_parts({"system.device=cuda", "parallel.moe_dispatch_in_parts=false"}));
+  EXPECT_FALSE(in_parts({"system.device=cuda", "parallel.expert_model_parallel_size=1"}));
 }
 
 TEST(RunOptionsTest, AsManyRowsAreSparseAsARankHasTokensInAStep) {
