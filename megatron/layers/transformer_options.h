@@ -211,8 +211,8 @@ struct TransformerOptions {
   // Linear layers communicate beside their products in forward (LinearOptions::overlap).
   bool tp_comm_overlap = false;
   RecomputeOptions recompute;
-  // FP8 for the linear layers of attention and MLPs. It must be off where several ranks share a
-  // group of queries, whose packed weight is then more than one tensor; experts do not use it.
+  // FP8 for the linear layers of attention, MLPs and experts. It must be off where several ranks
+  // share a group of queries, whose packed weight is then more than one tensor.
   Float8Options float8;
   // Low-rank adapters of the linear layers of self-attention and MLPs. Not with a grid; that of
   // linear_qkv not where several ranks share a group of queries.
