@@ -63,8 +63,25 @@ std::string ClaimantOfRun() {
   return claimant == nullptr ? "" : claimant;
 }
 
-absl::StatusOr<RunLock> TakeLock(const std::string& directory, bool shared) {
-  const std::string claimant = ClaimantOfRun();
+// While the launcher of this run has the directory no other run gets the lock, so that its holders
+// are earlier ranks of this run: those of a host that was cut off or paused, for one.
+absl::Status LockError(const std::string& directory, const std::string& claimant,
+                       const absl::Status& status) {
+  if (!claimant.empty() && absl::IsFailedPrecondition(status)) {
+    const absl::StatusOr<std::string> claimed_by = RunLock::Claimant(directory);
+    if (claimed_by.ok() && *claimed_by == claimant) {
+      return WithExitCode(
+          absl::UnavailableError(
+              absl::StrCat("ranks of an earlier start of this run have not ended and still have ",
+                           directory, "; another start may find it free")),
+          kExitPeerLost);
+    }
+  }
+  return AnotherRunOr(kExitIo, status);
+}
+
+absl::StatusOr<RunLock> TakeLock(const std::string& directory, const std::string& claimant,
+                                 bool shared) {
   MEGATRON_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory, claimant, kLockPatience));
   if (shared) {
     MEGATRON_RETURN_IF_ERROR(lock.Share());
@@ -94,8 +111,9 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
   if (checkpoint.save.empty()) return RunLock();
   MEGATRON_RETURN_IF_ERROR(CheckWritable(fs, "checkpoint.save", checkpoint.save, process));
   if (process > 0) return RunLock();
-  absl::StatusOr<RunLock> lock = TakeLock(checkpoint.save, /*shared=*/num_processes > 1);
-  if (!lock.ok()) return AnotherRunOr(kExitIo, lock.status());
+  const std::string claimant = ClaimantOfRun();
+  absl::StatusOr<RunLock> lock = TakeLock(checkpoint.save, claimant, /*shared=*/num_processes > 1);
+  if (!lock.ok()) return LockError(checkpoint.save, claimant, lock.status());
   const absl::Status ours = CheckThatNoOtherRunSavedThere(fs, checkpoint, run_id);
   if (!ours.ok()) return AnotherRunOr(kExitCorruptCheckpoint, ours);
   return lock;

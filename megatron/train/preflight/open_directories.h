@@ -25,7 +25,8 @@ absl::Status OpenProfileDirectory(FileSystem& fs, const ProfileOptions& profile,
 // locked.
 //
 // Errors carry kExitIo where the directory can't be written, kExitConfig where another run has it,
-// and kExitCorruptCheckpoint where the checkpoint in it can't be read.
+// kExitPeerLost where ranks of an earlier start of this run still have it, while its launcher has
+// claimed it, and kExitCorruptCheckpoint where the checkpoint in it can't be read.
 absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint,
                                           const std::string& run_id, int process,
                                           int num_processes);

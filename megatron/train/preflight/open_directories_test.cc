@@ -105,6 +105,24 @@ TEST_F(OpenDirectoriesTest, ALauncherIsAskedToClaimTheDirectoryUntilItHas) {
   EXPECT_THAT(std::string(other.message()), HasSubstr("that of launch (process 7), "));
 }
 
+// As ranks of a host that was paused do, after their launcher has started the run again.
+TEST_F(OpenDirectoriesTest, EarlierRanksOfTheRunThatStillHaveTheDirectoryAreWorthAnotherStart) {
+  setenv(kClaimantVariable, "launch (process 7)", /*overwrite=*/1);
+  absl::StatusOr<RunLock> earlier;
+  EXPECT_EQ(OpenAndReadErrors(&earlier), checkpoint_.save);
+  ASSERT_THAT(earlier, IsOk());
+  // Nobody has the claim: the lock may be another run's.
+  EXPECT_EQ(ExitCodeOf(OpenSaveDirectory(fs_, checkpoint_, "run", 0, 2).status()), kExitConfig);
+  const absl::StatusOr<RunLock> claim =
+      RunLock::Claim(checkpoint_.save, "launch (process 7)", absl::ZeroDuration());
+  ASSERT_THAT(claim, IsOk());
+  const absl::Status again = OpenSaveDirectory(fs_, checkpoint_, "run", 0, 2).status();
+  EXPECT_EQ(ExitCodeOf(again), kExitPeerLost);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("an earlier start of this run"));
+  *earlier = RunLock();
+  EXPECT_THAT(OpenSaveDirectory(fs_, checkpoint_, "run", 0, 2), IsOk());
+}
+
 TEST_F(OpenDirectoriesTest, WhoeverStartsRanksClaimsTheDirectoryForThem) {
   absl::StatusOr<RunLock> claim = ClaimSaveDirectory(fs_, checkpoint_, "/usr/bin/pretrain_gpt");
   ASSERT_THAT(claim, IsOk());
