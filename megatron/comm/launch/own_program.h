@@ -6,7 +6,8 @@
 
 namespace megatron {
 
-// Returns the path of the file that this process runs.
+// Returns the path that the file which this process runs had at the first call. A later version may
+// have taken its place since.
 std::string OwnProgram();
 
 }  // namespace megatron

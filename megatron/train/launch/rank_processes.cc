@@ -63,6 +63,7 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
   RestartOptions restarts;
   restarts.restarts = ranks_options.restarts;
   restarts.codes = {kExitPeerLost, kExitHang};
+  const std::string program = OwnProgram();  // the path before an upgrade, at which the new one is
   const int64_t ranks_of_model = ranks / data_size;
   RankSlots slots(ranks);
   const auto tell = [](absl::string_view line) {
@@ -75,7 +76,7 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
     if (ranks_options.min_data_size > 0)
       size = DataSizeFor(slots.sound() / ranks_of_model, data_size, ranks_options, fits);
     options.ranks = static_cast<int>(size * ranks_of_model);
-    options.command = {OwnProgram()};
+    options.command = {program};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
     if (size < data_size) {
       options.command.push_back(absl::StrCat("--set=parallel.data_parallel_size=", size));
