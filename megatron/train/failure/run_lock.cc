@@ -44,7 +44,8 @@ absl::Status TryFor(absl::Duration patience, absl::FunctionRef<absl::Status()> t
 }  // namespace
 
 absl::StatusOr<RunLock> RunLock::Open(const std::string& path, int flags) {
-  const int descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0666);
+  // O_NONBLOCK: a FIFO of this name, which has no writer, is not waited for.
+  const int descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat("open '", path, "'"));
   return RunLock(path, descriptor);
 }

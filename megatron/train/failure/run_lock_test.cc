@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +124,14 @@ TEST(RunLockTest, WhoeverWaitsForAClaimedDirectoryDoesNotHoldIt) {
   }
   *claim = RunLock();
   waiting.join();
+}
+
+// Opening it to read would wait for a writer.
+TEST(RunLockTest, AFifoInPlaceOfTheClaimIsNotWaitedFor) {
+  const std::string directory = NewDirectory();
+  ASSERT_EQ(mkfifo(absl::StrCat(directory, "/.launcher").c_str(), 0600), 0);
+  EXPECT_THAT(RunLock::Claimant(directory), IsOkAndHolds(""));
+  EXPECT_THAT(RunLock::Take(directory, kNobody, kNoPatience), IsOk());
 }
 
 TEST(RunLockTest, AKilledLauncherLeavesNoClaim) {
