@@ -1,10 +1,12 @@
 #include "megatron/comm/launch/claim_line.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -16,6 +18,16 @@ namespace {
 
 // It differs from how an agent's reasons begin (host_launcher.h).
 constexpr absl::string_view kMark = "megatron claims the directory ";
+
+// "(process 4711 on login1, since ", which is no other process's while this one lives.
+std::string ProcessHere() {
+  return absl::StrCat("(process ", getpid(), " on ", HostName(), ", since ");
+}
+
+bool ClaimsItself() {
+  const char* const claimant = getenv(kClaimantVariable);
+  return claimant != nullptr && absl::StrContains(claimant, ProcessHere());
+}
 
 // A line that can't be written is not heard: the directory is not claimed.
 void WriteToErrors(absl::string_view text) {
@@ -32,7 +44,7 @@ void WriteToErrors(absl::string_view text) {
 std::string DescribeClaimant(absl::string_view program) {
   const size_t slash = program.rfind('/');
   if (slash != absl::string_view::npos) program.remove_prefix(slash + 1);
-  return absl::StrCat(program, " (process ", getpid(), " on ", HostName(), ", since ",
+  return absl::StrCat(program, " ", ProcessHere(),
                       absl::FormatTime("%Y-%m-%d %H:%M:%E3S", absl::Now(), absl::LocalTimeZone()),
                       ")");
 }
@@ -49,7 +61,7 @@ std::optional<std::string> ReadClaimLine(absl::string_view line) {
 
 bool PassClaimLineOn(absl::string_view line) {
   const std::optional<std::string> directory = ReadClaimLine(line);
-  if (directory) AskForClaim(*directory);
+  if (directory && !ClaimsItself()) AskForClaim(*directory);
   return directory.has_value();
 }
 

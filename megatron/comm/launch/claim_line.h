@@ -26,8 +26,8 @@ void AskForClaim(absl::string_view directory);
 // Returns the directory that a line asks for, without its end; nothing if it is another line.
 std::optional<std::string> ReadClaimLine(absl::string_view line);
 
-// For a launcher that does not claim itself: passes such a line on to the launcher above it.
-// Returns whether it is one.
+// For a launcher that does not listen: passes such a line on to the launcher above it, unless the
+// claimant is this process, which has nobody above it. Returns whether it is one.
 bool PassClaimLineOn(absl::string_view line);
 
 }  // namespace megatron

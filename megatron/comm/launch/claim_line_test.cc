@@ -1,10 +1,13 @@
 #include "megatron/comm/launch/claim_line.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +53,25 @@ TEST(ClaimLineTest, AClaimantIsAProcessOfAMachine) {
                 AllOf(StartsWith(absl::StrCat("launch (process ", getpid(), " on ")),
                       HasSubstr(", since 20"), EndsWith(")")));
   }
+}
+
+// As when the directory that a process has claimed was renamed, and its ranks make another one.
+TEST(ClaimLineTest, AClaimantWithNobodyAboveItTakesTheLine) {
+  testing::internal::CaptureStderr();
+  AskForClaim("/data/run");
+  std::string line = testing::internal::GetCapturedStderr();
+  line.pop_back();
+  const std::string own = DescribeClaimant("pretrain_gpt");
+  const std::string other =
+      absl::StrReplaceAll(own, {{absl::StrCat("process ", getpid()), "process 0"}});
+  for (const auto& [claimant, passed_on] :
+       {std::pair(own, std::string()), std::pair(other, line + "\n")}) {
+    setenv(kClaimantVariable, claimant.c_str(), /*overwrite=*/1);
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(PassClaimLineOn(line));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), passed_on) << claimant;
+  }
+  unsetenv(kClaimantVariable);
 }
 
 }  // namespace
