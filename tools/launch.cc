@@ -373,7 +373,7 @@ int main(int argc, char** argv) {
   const auto launch = [&](const std::vector<std::string>& command) -> absl::Status {
     MEGATRON_ASSIGN_OR_RETURN(const megatron::LaunchResult result, megatron::Launch(command));
     code = result.exit_code;
-    if (code != 0) megatron::Tell(result.Describe());
+    if (code != 0 && !result.errors_wait) megatron::Tell(result.Describe());
     return absl::OkStatus();
   };
   const int failed = megatron::RunTool(

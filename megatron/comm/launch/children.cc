@@ -6,12 +6,14 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <memory>
 
 #include "absl/algorithm/container.h"
@@ -45,6 +47,13 @@ constexpr absl::Duration kLook = absl::Milliseconds(250);
 constexpr absl::Duration kLookForStops = absl::Seconds(1);
 
 absl::Status Errno(const char* what) { return absl::ErrnoToStatus(errno, what); }
+
+// Returns whether two descriptors are of one file, pipe or terminal.
+bool AreSame(int a, int b) {
+  struct stat first, second;
+  return a == b || (fstat(a, &first) == 0 && fstat(b, &second) == 0 &&
+                    first.st_dev == second.st_dev && first.st_ino == second.st_ino);
+}
 
 // Strings as execve takes them.
 class CStrings {
@@ -92,7 +101,11 @@ class SignalQueue {
 class Runner {
  public:
   Runner(std::vector<Child> children, const ChildrenOptions& options)
-      : children_(std::move(children)), options_(options) {}
+      : children_(std::move(children)),
+        options_(options),
+        output_(options.output),
+        errors_(options.errors),
+        share_(AreSame(options.output, options.errors)) {}
 
   absl::StatusOr<LaunchResult> Run() {
     const absl::Status started = StartAll();
@@ -201,7 +214,7 @@ class Runner {
     }
     setpgid(pid, pid);  // set on both sides, whichever is first
     running.pid = pid;
-    const int targets[2] = {options_.output, options_.errors};
+    LineQueue* const targets[2] = {&output_, errors()};
     for (int i = 0; i < 2; ++i) {
       const bool is_errors = i == kErrors;
       running.outputs[i] = std::make_unique<LinePrefixer>(
@@ -233,7 +246,7 @@ class Runner {
     std::vector<LinePrefixer*> outputs;
     for (const Running& child : running_) {
       for (const auto& output : child.outputs) {
-        if (output == nullptr || output->fd() < 0) continue;
+        if (output == nullptr || output->fd() < 0 || output->waits()) continue;
         entries.push_back({output->fd(), POLLIN, 0});
         outputs.push_back(output.get());
       }
@@ -241,21 +254,44 @@ class Runner {
     for (const Running& child : running_) {
       if (!child.unsent.empty()) entries.push_back({child.control.fd(), POLLOUT, 0});
     }
+    if (!output_.empty()) entries.push_back({output_.fd(), POLLOUT, 0});
+    if (!errors()->empty() || !untold_.empty()) entries.push_back({errors()->fd(), POLLOUT, 0});
     poll(entries.data(), entries.size(), PollMilliseconds(until, absl::Seconds(60)));
     if (entries[1].revents != 0) ReadControl();
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (entries[i + 2].revents != 0) outputs[i]->Read();
+      // What another child has printed just now may have filled the output.
+      if (entries[i + 2].revents != 0 && !outputs[i]->waits()) outputs[i]->Read();
     }
+    output_.Write();
+    errors()->Write();
+    TellWhatWaits();
     for (Running& child : running_) {
       if (!child.unsent.empty()) SendInput(&child, "");
     }
   }
 
+  // Where children print to one place, their lines are in one queue.
+  LineQueue* errors() { return share_ ? &output_ : &errors_; }
+
+  // Whoever tells writes to the errors, and must not wait there for a reader.
+  void Tell(std::string line) {
+    if (!options_.tell) return;
+    untold_.push_back(std::move(line));
+    TellWhatWaits();
+  }
+  void TellWhatWaits() {
+    while (!untold_.empty() && errors()->empty() && TakesLine(errors()->fd())) {
+      const std::string line = std::move(untold_.front());
+      untold_.pop_front();
+      options_.tell(line);
+    }
+  }
+  bool HasUnwritten() { return !output_.empty() || !errors()->empty() || !untold_.empty(); }
+
   void Received(int signal) {
     NoteRequest(signal);
     // A second request means it.
-    const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
-    if (!again) return Forward(signal);
+    if (requests_to_end_ < 2 || !EndsAtOnce(signal)) return Forward(signal);
     if (result_.child < 0) {
       result_.asked_twice = true;
       result_.signal = signal;
@@ -264,8 +300,11 @@ class Runner {
     End();
   }
 
+  static bool EndsAtOnce(int signal) { return signal == SIGINT || signal == SIGTERM; }
+
   void NoteRequest(int signal) {
     if (result_.asked == 0 && IsRequestToEnd(signal)) result_.asked = signal;
+    requests_to_end_ += EndsAtOnce(signal);
   }
 
   void Forward(int signal) {
@@ -385,7 +424,7 @@ class Runner {
       return options_.replacement ? options_.replacement(index) : children_[index];
     };
     absl::StrAppend(&how, PlanReplacement(index, next, wait));
-    if (options_.tell) options_.tell(absl::StrCat(name, " ", how));
+    Tell(absl::StrCat(name, " ", how));
   }
 
   // Returns what comes of a lost child: "; it is started again in 1s (1 of 10)", or "".
@@ -417,16 +456,16 @@ class Runner {
       if (now < child.replace_at) continue;
       child.replace_at = absl::InfiniteFuture();
       if (!MayReplace()) continue;
-      for (const auto& output : child.outputs) output->Finish();
+      for (const auto& output : child.outputs) {
+        output->Read();
+        output->Finish();
+      }
       children_[i] = std::move(child.next);
       if (const absl::Status started = Start(i); !started.ok()) {
         // What was missing, such as descriptors, may be there later.
         const std::string then = PlanReplacement(
             static_cast<int>(i), [&] { return children_[i]; }, options_.replacement_wait);
-        if (options_.tell) {
-          options_.tell(
-              absl::StrCat(children_[i].name, " cannot be started: ", started.message(), then));
-        }
+        Tell(absl::StrCat(children_[i].name, " cannot be started: ", started.message(), then));
         continue;
       }
       child.lost_code = child.lost_signal = 0;
@@ -525,26 +564,39 @@ class Runner {
     return code == options_.consequence_code ? 1 : 2;
   }
 
-  // A process that left its group may keep a pipe open for ever.
+  // A process that left its group may keep a pipe open for ever. A reader has all the time it
+  // takes, unless a second request to end comes.
   void Drain() {
     const absl::Time until = SteadyNow() + kDrainTime;
     const auto open = [](const Running& child) {
       return child.outputs[0]->fd() >= 0 || child.outputs[1]->fd() >= 0;
     };
-    while (SteadyNow() < until && absl::c_any_of(running_, open)) {
-      WaitForSomething(until);
+    const auto wait = [this](absl::Time end) {
+      WaitForSomething(end);
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) NoteRequest(signal);
-    }
+    };
+    while (SteadyNow() < until && absl::c_any_of(running_, open)) wait(until);
     for (const Running& child : running_) {
-      for (const auto& output : child.outputs) output->Finish();
-      if (result_.output_error == 0) result_.output_error = child.outputs[0]->error();
+      for (const auto& output : child.outputs) {
+        output->Read();
+        output->Finish();
+      }
     }
+    // Where the control has ended, whoever reads has gone or is cut off.
+    const bool had_control = options_.control >= 0;
+    while (HasUnwritten() && requests_to_end_ < 2 && (!had_control || control_ >= 0))
+      wait(absl::InfiniteFuture());
+    result_.errors_wait = !errors()->empty() || !untold_.empty();
+    result_.output_error = output_.error();
     if (result_.child >= 0) result_.reason = running_[result_.child].outputs[kErrors]->marked();
   }
 
   std::vector<Child> children_;
   const ChildrenOptions& options_;
   const SignalQueue signals_;
+  LineQueue output_, errors_;
+  const bool share_;                // both are one place
+  std::deque<std::string> untold_;  // what `tell` hears once the errors take a line
   std::vector<Running> running_;
   int control_ = options_.control;
   std::string control_text_;  // an unfinished line

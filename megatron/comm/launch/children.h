@@ -1,6 +1,10 @@
 // Starts processes, prints their lines, passes signals on to them, and sees them to their end: what
 // starting the ranks of one machine and starting a job on several have in common.
 //
+// While a pipe takes no lines, since nobody reads it, the children that print wait, and this
+// process does not: signals, ends and replacements are seen to. At the end it waits for the reader,
+// unless a second request to end comes or the control ends; lines that are left are dropped then.
+//
 // Call it from the main thread of a program that has no other thread yet: signals are taken from
 // the whole process while it runs.
 #ifndef MEGATRON_COMM_LAUNCH_CHILDREN_H_
@@ -57,7 +61,9 @@ struct ChildrenOptions {
   std::function<Child(size_t index)> replacement;
   int replacements = 0;
   absl::Duration replacement_wait = absl::Seconds(1);
-  std::function<void(absl::string_view line)> tell;  // hears of what is started again; may be null
+  // Hears of what is started again; may be null. It is called when
+  // `errors` takes a line, where it writes.
+  std::function<void(absl::string_view line)> tell;
   // Hears each line of the children's errors, and returns whether it takes it: such a line is not
   // passed on. Null: none is taken.
   std::function<bool(absl::string_view line)> takes_line;
@@ -86,6 +92,8 @@ struct LaunchResult {
   bool asked_twice = false;  // asked by `signal` to end
   int asked = 0;             // the first signal that asked all to end, or 0
   int output_error = 0;      // error number of a line on `output` that could not be written, or 0
+  // Lines for `errors` were dropped, since nobody reads them: whoever writes there would wait.
+  bool errors_wait = false;
   // Returns "rank 2 was ended by signal 9 (Killed)", what asked all to end, or empty. A child whose
   // code may be only a consequence is not called the cause where others had to be killed: "rank 1
   // did not end and was killed, after rank 0 had ended with code 30".

@@ -1,6 +1,7 @@
 #include "megatron/comm/launch/launcher.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -35,6 +36,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -152,6 +154,93 @@ TEST(LauncherTest, ARankThatPrintsWithoutEndDoesNotHideThatAnotherHasFailed) {
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->exit_code, 21);
   EXPECT_THAT(result->killed, ElementsAre("rank 0"));
+}
+
+// A pipe for what a launcher in another process prints, which this process reads or not.
+struct OutputPipe {
+  OutputPipe() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    read_end = ends[0];
+    write_end = ends[1];
+  }
+  void WaitUntilFull() const {
+    pollfd entry = {write_end, POLLOUT, 0};
+    const absl::Time until = SteadyNow() + kPatience;
+    while (poll(&entry, 1, 0) != 0 && SteadyNow() < until) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_EQ(poll(&entry, 1, 0), 0);
+  }
+  // Returns all that comes until everyone has closed the other end.
+  std::string ReadAll() {
+    close(write_end);
+    std::string text;
+    char bytes[4096];
+    for (ssize_t got = 0; (got = read(read_end, bytes, sizeof(bytes))) > 0;)
+      text.append(bytes, got);
+    close(read_end);
+    return text;
+  }
+  int read_end = -1, write_end = -1;
+};
+
+pid_t LaunchToPipe(const std::string& script, const OutputPipe& pipe) {
+  const pid_t child = fork();
+  if (child == 0) {
+    close(pipe.read_end);
+    LaunchOptions options;
+    options.ranks = 2;
+    options.children.output = options.children.errors = pipe.write_end;
+    options.command = {"sh", "-c", script};
+    const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+    _exit(result.ok() ? result->exit_code : 99);
+  }
+  return child;
+}
+
+int ExitCodeOf(pid_t process) {
+  int status = 0;
+  EXPECT_EQ(waitpid(process, &status, 0), process);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void WaitForFile(const std::string& path) {
+  const absl::Time until = SteadyNow() + kPatience;
+  while (ReadFile(path).empty() && SteadyNow() < until) absl::SleepFor(absl::Milliseconds(5));
+}
+
+TEST(LauncherTest, AReaderThatComesLateGetsAllLines) {
+  OutputPipe pipe;
+  const pid_t launcher =
+      LaunchToPipe("seq 1 20000; head -c 20000 /dev/zero | tr '\\0' x; echo; echo end >&2", pipe);
+  pipe.WaitUntilFull();
+  const std::vector<std::string> lines = Lines(pipe.ReadAll());
+  EXPECT_EQ(ExitCodeOf(launcher), 0);
+  EXPECT_EQ(lines.size(), 40004u);
+  for (const char* rank : {"[rank 0] ", "[rank 1] "}) {
+    EXPECT_THAT(lines, Contains(absl::StrCat(rank, std::string(20000, 'x'))));
+    EXPECT_THAT(lines, Contains(absl::StrCat(rank, "20000")));
+    EXPECT_THAT(lines, Contains(absl::StrCat(rank, "end")));
+  }
+}
+
+// Rank 1 prints without end; rank 0 says that the first request has come.
+TEST(LauncherTest, ASecondSignalEndsRanksWhoseOutputNobodyReads) {
+  const std::string ready = TempPath("ready_unread"), asked = TempPath("asked_unread");
+  for (const std::string& path : {ready, asked}) std::remove(path.c_str());
+  OutputPipe pipe;
+  const pid_t launcher = LaunchToPipe(
+      absl::StrCat("if test $MEGATRON_RANK = 1; then trap '' TERM; while ! test -s ", ready,
+                   "; do sleep 0.01; done; exec yes; fi; trap 'echo yes > ", asked,
+                   "' TERM; echo yes > ", ready, "; while true; do sleep 0.01; done"),
+      pipe);
+  pipe.WaitUntilFull();
+  kill(launcher, SIGTERM);
+  WaitForFile(asked);
+  const bool heard = !ReadFile(asked).empty();
+  EXPECT_TRUE(heard);
+  kill(launcher, heard ? SIGTERM : SIGKILL);
+  EXPECT_EQ(ExitCodeOf(launcher), 128 + SIGTERM);
+  pipe.ReadAll();
 }
 
 TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
@@ -469,11 +558,6 @@ pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {},
     _exit(result.ok() ? result->exit_code : 99);
   }
   return child;
-}
-
-void WaitForFile(const std::string& path) {
-  const absl::Time until = SteadyNow() + kPatience;
-  while (ReadFile(path).empty() && SteadyNow() < until) absl::SleepFor(absl::Milliseconds(5));
 }
 
 TEST(LauncherTest, SignalsArePassedOn) {

@@ -2,6 +2,8 @@
 #ifndef MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
 #define MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
 
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <string>
 #include <utility>
@@ -11,12 +13,40 @@
 
 namespace megatron {
 
-// Each line goes on in one write, so that those of several processes do not mix.
+// Returns whether a line of up to PIPE_BUF bytes can be written without waiting for a reader.
+bool TakesLine(int fd);
+
+// Lines on their way to a descriptor, in order. Whoever adds them is not kept waiting by a pipe
+// that nobody reads.
+class LineQueue {
+ public:
+  explicit LineQueue(int to);
+
+  int fd() const { return to_; }
+  bool empty() const { return lines_.empty(); }
+  // Adds a line with its end, and writes what the descriptor takes.
+  void Add(std::string line);
+  // Writes what the descriptor takes now. A line goes on in one write, so that those of several
+  // processes do not mix; in pipes a line of more than PIPE_BUF bytes takes several.
+  void Write();
+
+  // Returns the error number of the first line that could not be written, or 0. The lines after it
+  // are tried all the same.
+  int error() const { return error_; }
+
+ private:
+  const int to_;
+  const size_t most_;  // the most bytes of one write
+  std::deque<std::string> lines_;
+  size_t written_ = 0;  // bytes of the first line
+  int error_ = 0;
+};
+
 class LinePrefixer {
  public:
   // Reads from a descriptor that does not block. Lines that begin with `mark` are remembered,
   // unless it is empty. Lines for which `takes_line` returns true are not passed on; null: all are.
-  LinePrefixer(Socket from, std::string prefix, int to, std::string mark = "",
+  LinePrefixer(Socket from, std::string prefix, LineQueue* to, std::string mark = "",
                std::function<bool(absl::string_view line)> takes_line = nullptr)
       : from_(std::move(from)),
         prefix_(std::move(prefix)),
@@ -26,10 +56,9 @@ class LinePrefixer {
 
   // -1 after the end.
   int fd() const { return from_.fd(); }
-
-  // Returns the error number of the first line that could not be written, or 0. The lines after it
-  // are read and tried all the same: the process goes on.
-  int error() const { return error_; }
+  // Returns whether lines wait to be written where this one's go. Whoever does not read meanwhile
+  // makes the process wait for the reader, too.
+  bool waits() const { return !to_->empty(); }
 
   // Returns what follows the mark in the last line that begins with it, or an empty string.
   const std::string& marked() const { return marked_; }
@@ -45,11 +74,10 @@ class LinePrefixer {
 
   Socket from_;
   const std::string prefix_;
-  const int to_;
+  LineQueue* const to_;
   const std::string mark_;
   const std::function<bool(absl::string_view line)> takes_line_;
   std::string line_, marked_;
-  int error_ = 0;
 };
 
 }  // namespace megatron

@@ -97,10 +97,11 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;
   }
+  const ExitCode code = CodeOf(*result);
+  if (result->errors_wait) return code;
   if (result->signal != 0 || !result->killed.empty() || !result->hang.empty()) {
     std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
   }
-  const ExitCode code = CodeOf(*result);
   // A reader that has gone away is no error, as for ranks that are threads.
   if (result->output_error == 0 || result->output_error == EPIPE) return code;
   std::fprintf(stderr, "error: the output could not be written: %s\n",
