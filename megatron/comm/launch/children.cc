@@ -375,10 +375,10 @@ class Runner {
         continue;
       }
       // A child that was starting, such as one in the place of a lost one, ends at once when all
-      // are asked to. The others end in good order, and have their time.
-      const int ended_by = signal != 0 ? signal : code - kSignalCode;
-      if (options_.goes_on && result_.asked != 0 && ended_by == result_.asked &&
-          !result_.asked_twice) {
+      // are asked to, and one may be lost just then. The others end in good order, and have their
+      // time.
+      if (options_.goes_on && result_.asked != 0 && result_.killed.empty() &&
+          (MeansLost(code, signal) || code - kSignalCode == result_.asked)) {
         child.lost_code = code;
         child.lost_signal = signal;
         continue;
@@ -396,11 +396,14 @@ class Runner {
   bool MayReplace() const {
     return !any_ended_ && result_.asked == 0 && kill_at_ == absl::InfiniteFuture();
   }
+  bool MeansLost(int code, int signal) const {
+    return signal != 0 || code == options_.hang_code ||
+           (options_.is_lost && options_.is_lost(code));
+  }
   // Returns whether the others go on without a child that has ended so.
   bool IsLost(const Running& child, int code, int signal) const {
     if (!options_.goes_on || !MayReplace()) return false;
-    if (signal != 0 || code == options_.hang_code || (options_.is_lost && options_.is_lost(code)))
-      return true;
+    if (MeansLost(code, signal)) return true;
     // What one lacks that comes later, such as memory, the others may have. They end by themselves
     // if they have failed as it has.
     return child.is_replacement && code != 0 && Weight(code) > 1;

@@ -18,6 +18,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -398,6 +399,29 @@ TEST(LauncherTest, ARankThatARequestEndsAtOnceLeavesTheOthersTheirTime) {
   EXPECT_EQ(LaunchShell(2, "test $MEGATRON_RANK = 1 && kill -TERM $PPID; exec sleep 60", options)
                 .result.exit_code,
             128 + SIGTERM);
+}
+
+// Rank 0 ends in good order once the launcher has collected rank 1, which only the request kills.
+TEST(LauncherTest, ARankThatIsLostWhenAllAreAskedToEndLeavesTheOthersTheirTime) {
+  const std::string pid_file = TempPath("lost_when_asked");
+  std::remove(pid_file.c_str());
+  LaunchOptions options;
+  options.children.goes_on = true;
+  const std::string script =
+      absl::StrCat("if test $MEGATRON_RANK = 1; then trap 'kill -KILL $$' TERM; echo $$ > ",
+                   pid_file, "; while true; do sleep 0.01; done; fi; while ! test -s ", pid_file,
+                   "; do sleep 0.01; done; trap 'while kill -0 $(cat ", pid_file,
+                   ") 2>/dev/null; do sleep 0.01; done; exit CODE' TERM; kill -TERM $PPID; "
+                   "while true; do sleep 0.01; done");
+  const auto launch = [&](const char* code) {
+    std::remove(pid_file.c_str());
+    return LaunchShell(2, absl::StrReplaceAll(script, {{"CODE", code}}), options).result;
+  };
+  const LaunchResult well = launch("10");
+  EXPECT_EQ(well.exit_code, 10) << well.Describe();
+  EXPECT_THAT(well.killed, IsEmpty());
+  // The lost rank is the cause where the others can't end without it.
+  EXPECT_EQ(launch("30").exit_code, 128 + SIGKILL);
 }
 
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
