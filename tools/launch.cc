@@ -180,11 +180,11 @@ ChildrenOptions Children(DirectoryClaim* claim) {
   options.grace = absl::GetFlag(FLAGS_grace);
   options.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   options.takes_line = [claim](absl::string_view line) { return claim->Hears(line); };
+  options.tell = Tell;
   if (!absl::GetFlag(FLAGS_in_process_recovery)) return options;
   options.goes_on = true;
   options.replacements = absl::GetFlag(FLAGS_replacements);
   options.stop_limit = absl::GetFlag(FLAGS_stop_limit);
-  options.tell = Tell;
   return options;
 }
 

@@ -113,13 +113,15 @@ class Runner {
       KillAll();
       while (CountRunning() > 0) {
         Reap();
+        TellWhoDoesNotEnd();
         absl::SleepFor(absl::Milliseconds(1));
       }
       return started;
     }
     if (options_.stop_limit > absl::ZeroDuration()) next_look_for_stops_ = SteadyNow();
     while (CountRunning() > 0) {
-      WaitForSomething(std::min({kill_at_, next_look_, next_look_for_stops_, NextReplacement()}));
+      WaitForSomething(std::min(
+          {kill_at_, next_look_, next_look_for_stops_, NextReplacement(), NextKilledToTellOf()}));
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
         if (signal != SIGCHLD) Received(signal);
       }
@@ -128,6 +130,7 @@ class Runner {
       if (SteadyNow() >= next_look_) LookForHangs();
       if (SteadyNow() >= next_look_for_stops_) LookForStops();
       if (SteadyNow() >= kill_at_) End();
+      TellWhoDoesNotEnd();
     }
     JudgeLost();
     Drain();
@@ -137,6 +140,8 @@ class Runner {
  private:
   struct Running {
     pid_t pid = -1;  // -1: not started, or ended
+    absl::Time killed_at = absl::InfiniteFuture();
+    bool is_told_of = false;  // it does not end although it was killed, which was told
     // When a child takes the place of a lost one, which that is, and how the lost one has ended.
     absl::Time replace_at = absl::InfiniteFuture();
     Child next;
@@ -214,6 +219,8 @@ class Runner {
     }
     setpgid(pid, pid);  // set on both sides, whichever is first
     running.pid = pid;
+    running.killed_at = absl::InfiniteFuture();
+    running.is_told_of = false;
     LineQueue* const targets[2] = {&output_, errors()};
     for (int i = 0; i < 2; ++i) {
       const bool is_errors = i == kErrors;
@@ -349,8 +356,36 @@ class Runner {
   }
 
   void KillAll() {
-    for (const Running& child : running_) {
-      if (child.pid > 0) kill(-child.pid, SIGKILL);
+    for (Running& child : running_) {
+      if (child.pid > 0) Kill(&child);
+    }
+  }
+
+  static void Kill(Running* child) {
+    kill(-child->pid, SIGKILL);
+    child->killed_at = std::min(child->killed_at, SteadyNow());
+  }
+
+  absl::Time KilledToTellOf(const Running& child) const {
+    return child.pid > 0 && !child.is_told_of ? child.killed_at + options_.kill_patience
+                                              : absl::InfiniteFuture();
+  }
+  absl::Time NextKilledToTellOf() const {
+    absl::Time next = absl::InfiniteFuture();
+    for (const Running& child : running_) next = std::min(next, KilledToTellOf(child));
+    return next;
+  }
+  void TellWhoDoesNotEnd() {
+    const absl::Time now = SteadyNow();
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Running& child = running_[i];
+      if (now < KilledToTellOf(child)) continue;
+      child.is_told_of = true;
+      Tell(absl::StrCat(
+          children_[i].name, " (process ", child.pid, ") was killed and has not ended for ",
+          absl::FormatDuration(options_.kill_patience),
+          ": it is frozen, or waits in the system, as for a file server that does not "
+          "answer; it is waited for"));
     }
   }
 
@@ -531,7 +566,7 @@ class Runner {
                                     activity.stopped ? "stopped" : "asleep", " for ",
                                     absl::FormatDuration(options_.idle_limit));
       }
-      kill(-child.pid, SIGKILL);
+      Kill(&child);
     }
   }
 
@@ -548,7 +583,7 @@ class Runner {
     }
     // Something that stops them all, as a scheduler may, will let them continue.
     if (stopped == CountRunning() && options_.control < 0) return;
-    for (const Running& child : running_) {
+    for (Running& child : running_) {
       if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
         continue;
       }
@@ -557,7 +592,7 @@ class Runner {
         result_.hang =
             absl::StrCat("has been stopped for ", absl::FormatDuration(options_.stop_limit));
       }
-      kill(-child.pid, SIGKILL);
+      Kill(&child);
     }
   }
 

@@ -61,7 +61,9 @@ struct ChildrenOptions {
   std::function<Child(size_t index)> replacement;
   int replacements = 0;
   absl::Duration replacement_wait = absl::Seconds(1);
-  // Hears of what is started again; may be null. It is called when
+  // A child that was killed and has not ended for so long is told of, once.
+  absl::Duration kill_patience = absl::Seconds(5);
+  // Hears of what is started again, and of what does not end; may be null. It is called when
   // `errors` takes a line, where it writes.
   std::function<void(absl::string_view line)> tell;
   // Hears each line of the children's errors, and returns whether it takes it: such a line is not

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -422,6 +423,44 @@ TEST(LauncherTest, ARankThatIsLostWhenAllAreAskedToEndLeavesTheOthersTheirTime) 
   EXPECT_THAT(well.killed, IsEmpty());
   // The lost rank is the cause where the others can't end without it.
   EXPECT_EQ(launch("30").exit_code, 128 + SIGKILL);
+}
+
+// A process that has a tracer does not end for its parent before the tracer has seen it.
+TEST(LauncherTest, ARankThatDoesNotEndAlthoughItWasKilledIsToldOf) {
+  const std::string pid_file = TempPath("traced_pid"), traced = TempPath("traced"),
+                    told = TempPath("told");
+  for (const std::string& path : {pid_file, traced, told}) std::remove(path.c_str());
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    LaunchOptions options;
+    options.ranks = 2;
+    options.children.grace = absl::Milliseconds(1);
+    options.children.kill_patience = absl::Milliseconds(10);
+    options.children.tell = [&](absl::string_view line) {
+      std::ofstream(told, std::ios::app) << line << "\n";
+    };
+    options.command = {"sh", "-c",
+                       absl::StrCat("if test $MEGATRON_RANK = 1; then while ! test -s ", traced,
+                                    "; do sleep 0.01; done; exit 21; fi; echo $$ > ", pid_file,
+                                    "; exec sleep 1000")};
+    const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+    _exit(result.ok() ? result->exit_code : 99);
+  }
+  WaitForFile(pid_file);
+  const pid_t rank = std::stoi(ReadFile(pid_file));
+  if (ptrace(PTRACE_SEIZE, rank, nullptr, nullptr) != 0) {
+    kill(launcher, SIGKILL);
+    ExitCodeOf(launcher);
+    GTEST_SKIP() << "this machine does not let a process trace another";
+  }
+  std::ofstream(traced) << "yes\n";
+  WaitForFile(told);
+  EXPECT_THAT(ReadFile(told),
+              StartsWith(absl::StrCat("rank 0 (process ", rank,
+                                      ") was killed and has not ended for 10ms: ")));
+  EXPECT_EQ(waitpid(rank, nullptr, __WALL), rank);
+  EXPECT_EQ(ExitCodeOf(launcher), 21);
+  EXPECT_EQ(Lines(ReadFile(told)).size(), 1u);
 }
 
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
