@@ -27,7 +27,8 @@
 #include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/command_line/user_commands.h"
-#include "megatron/train/config/config_parser.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/failure.h"
@@ -45,6 +46,7 @@
 #include "megatron/train/preflight/open_directories.h"
 #include "megatron/train/preflight/rank_cores.h"
 #include "megatron/train/prepare_run.h"
+#include "megatron/train/pretrain_command.h"
 #include "megatron/train/print_lines.h"
 #include "megatron/train/print_plan.h"
 #include "megatron/train/rank/pretrain_rank.h"
@@ -65,6 +67,7 @@ class PretrainProcess {
  public:
   PretrainProcess(const PretrainCommand& command, LaunchEnvironment launch, absl::Time start)
       : command_(command),
+        asked_(ReadAsked(command)),
         process_(std::move(launch)),
         start_(start),
         recovery_(ranks_, process_.launch(), failure_,
@@ -77,13 +80,15 @@ class PretrainProcess {
  private:
   // Returns SteadyNow() at the start of the first processes of the run.
   absl::Time RunStart() const;
-  // Reads the configuration, at best with this parallel.data_parallel_size; 0: with its own.
+  // Loads the configuration, at best with this parallel.data_parallel_size; 0: with its own.
   absl::StatusOr<LoadedConfig> ReadConfig(int64_t data_size = 0) const;
   // The first rank chooses the layout for all.
   absl::StatusOr<LoadedConfig> ReadWithLayout(const AskedConfig& asked);
+  // Returns the fields that all processes of the run have alike, of what was read.
+  absl::StatusOr<std::string> SharedText(const absl::StatusOr<LoadedConfig>& read) const;
   // Returns whether the configuration would be valid with this parallel.data_parallel_size.
   bool Fits(int64_t data_size) const;
-  // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
+  // Loads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
   // Enters the world of the other processes, and watches it.
@@ -113,6 +118,8 @@ class PretrainProcess {
   RankJob& job() const { return *process_.job(); }  // of one rank of several, once it has joined
 
   const PretrainCommand& command_;
+  // What the process began with. The file may change while it runs.
+  const absl::StatusOr<AskedConfig> asked_;
   RunProcess process_;
   const absl::Time start_;  // SteadyNow() at the start of this process
   RanksOptions ranks_;
@@ -174,13 +181,13 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
 }
 
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig(int64_t data_size) const {
-  MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(command_.config));
+  MEGATRON_RETURN_IF_ERROR(asked_.status());
+  const FoundConfig& found = asked_->found;
   std::vector<std::string> overrides = command_.all_overrides();
   if (data_size > 0) {
     overrides.push_back(absl::StrCat("parallel.data_parallel_size=", data_size));
-  } else if (const std::optional<int64_t> size = DataParallelSizeOfWorld(
-                 process_.launch(),
-                 ParseConfig(found.text, found.source, overrides).config.parallel())) {
+  } else if (const std::optional<int64_t> size =
+                 DataParallelSizeOfWorld(process_.launch(), asked_->parsed.config.parallel())) {
     overrides.push_back(absl::StrCat("parallel.data_parallel_size=", *size));
   }
   // A configuration of one rank refuses ranks_as. That it does not fit the launcher is said later.
@@ -201,6 +208,19 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& 
   std::vector<std::string> overrides = command_.all_overrides();
   if (process_.one_of_several()) overrides.push_back("parallel.ranks_as=processes");
   return LoadWithLayout(asked, overrides, *layout_, ConfigPurpose::kRun);
+}
+
+absl::StatusOr<std::string> PretrainProcess::SharedText(
+    const absl::StatusOr<LoadedConfig>& read) const {
+  config::PretrainConfig config;
+  if (asked_.ok() && asked_->chooses_layout()) {
+    config = asked_->parsed.config;
+  } else {
+    MEGATRON_RETURN_IF_ERROR(read.status());
+    config = read->config;
+  }
+  config.clear_system();  // machines may differ
+  return EffectiveConfigText(config);
 }
 
 void PretrainProcess::Watch() {
@@ -237,14 +257,17 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
 }
 
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
-  const absl::StatusOr<AskedConfig> asked = ReadAsked(command_);
-  const bool chooses = asked.ok() && asked->chooses_layout();
+  const bool chooses = asked_.ok() && asked_->chooses_layout();
   absl::StatusOr<LoadedConfig> read;
   if (!chooses) read = ReadConfig();
   // Each process knows the sizes for itself, and need not wait for the others to say so.
   if (read.ok()) {
     const absl::Status fits = CheckWorldSize(process_.launch(), read->config.parallel());
-    if (!fits.ok()) {
+    // One that was started in the place of a lost rank tells it alone, and finds in the store of
+    // its launcher that it is one.
+    if (!fits.ok() && process_.launch().store_is_served) {
+      read = fits;
+    } else if (!fits.ok()) {
       *code = Leave(fits);
       return std::nullopt;
     }
@@ -258,9 +281,9 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   }
   // Processes meet before data, tokenizers and directories are opened, so that an error of any of
   // them is reported once, by all.
-  if (chooses) ranks_ = ToRanksOptions(asked->parsed.config.parallel());
+  if (chooses) ranks_ = ToRanksOptions(asked_->parsed.config.parallel());
   if (read.ok()) ranks_ = ToRanksOptions(read->config.parallel());
-  const absl::StatusOr<bool> joined = process_.Join(ranks_);
+  const absl::StatusOr<bool> joined = process_.Join(ranks_, SharedText(read));
   if (!joined.ok() || !*joined) {
     *code = joined.ok() ? kExitDone : PrintError(joined.status());
     return std::nullopt;
@@ -270,7 +293,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
     Watch();
   }
   if (recovery_.goes_on()) return ReadConfig(job().plan()->data_size);
-  return chooses ? ReadWithLayout(*asked) : std::move(read);
+  return chooses ? ReadWithLayout(*asked_) : std::move(read);
 }
 
 int PretrainProcess::Run() {

@@ -4,9 +4,10 @@
 
 namespace megatron {
 
-absl::StatusOr<bool> RunProcess::Join(const RanksOptions& options) {
+absl::StatusOr<bool> RunProcess::Join(const RanksOptions& options,
+                                      const absl::StatusOr<std::string>& configuration) {
   if (!one_of_several_) return true;
-  MEGATRON_ASSIGN_OR_RETURN(job_, RankJob::Join(launch_, options));
+  MEGATRON_ASSIGN_OR_RETURN(job_, RankJob::Join(launch_, options, configuration));
   return job_ != nullptr;
 }
 

@@ -37,8 +37,9 @@ class RunProcess {
   const ProcessGroup& group() const { return group_; }
 
   // Joins the job of the other processes, if it is one rank of several. Returns whether the run
-  // needs this process.
-  absl::StatusOr<bool> Join(const RanksOptions& options);
+  // needs this process. `configuration` is that of RankJob::Join.
+  absl::StatusOr<bool> Join(const RanksOptions& options,
+                            const absl::StatusOr<std::string>& configuration);
   // Takes its place in the job's world, which may be another one than before.
   void EnterWorld();
   void LeaveWorld() { group_ = ProcessGroup(); }

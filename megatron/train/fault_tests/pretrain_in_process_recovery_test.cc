@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -112,6 +113,63 @@ TEST_F(PretrainInProcessRecoveryTest, AReplacedRankGetsItsStateFromAnother) {
               HasSubstr("rank 2 was ended by signal 9 (Killed); it is started again"));
   EXPECT_EQ(CountOf(outcome.output, "from the memory of ranks"), 2);
   ExpectSameCurve("whole", "recovered", 400);
+}
+
+// The edits are of what may change between two starts, of the size of what ranks keep, and of a file
+// that can't be read.
+TEST_F(PretrainInProcessRecoveryTest, TheConfigurationOfTheStartCountsWhateverComesOfItsFile) {
+  const Arguments args = Joined(Base(3, 100), Replacements(0));
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const std::string file = Path("run.textproto"), begun = ReadTextFile(file);
+  for (const std::string& edited :
+       {absl::StrReplaceAll(begun, {{"lr: 3e-3", "lr: 3e-2"}}),
+        absl::StrReplaceAll(begun, {{"hidden_size: 32", "hidden_size: 64"}}),
+        std::string("model { num_"), std::string()}) {
+    SCOPED_TRACE(edited);
+    const std::string log = Path("log.txt");
+    const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+    WaitFor("first step done", log);
+    WaitForSteps("recovered", 5, log);
+    EXPECT_TRUE((edited.empty() ? PosixFileSystem().Remove(file)
+                                : WriteFileAtomically(PosixFileSystem(), file, edited))
+                    .ok());
+    Signal(pid, 1, SIGKILL);
+    const Outcome outcome = FinishProgram(pid, log);
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("without rank 1: 2 ranks"));
+    ExpectSameCurve("whole", "recovered", 100);
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+    ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), file, begun).ok());
+  }
+}
+
+// The last edit is one to which the number of processes does not fit.
+TEST_F(PretrainInProcessRecoveryTest, AReplacementWithAnotherConfigurationEndsAlone) {
+  const std::string file = Path("run.textproto"), begun = ReadTextFile(file);
+  for (const auto& [edited, reason] :
+       {std::make_pair(absl::StrReplaceAll(begun, {{"lr: 3e-3", "lr: 3e-2"}}),
+                       "optimizer.lr is 0.03, on rank 0 0.003"),
+        std::make_pair(std::string("model { num_"), "run.textproto:"),
+        std::make_pair(begun + "parallel { tensor_model_parallel_size: 2 }\n",
+                       "asks for 6 ranks")}) {
+    SCOPED_TRACE(edited);
+    const std::string log = Path("log.txt");
+    const pid_t pid =
+        Start(Joined({SaveTo("recovered")}, Joined(Base(3, 1000000), Replacements(1))), log);
+    WaitFor("first step done", log);
+    EXPECT_TRUE(WriteFileAtomically(PosixFileSystem(), file, edited).ok());
+    Signal(pid, 1, SIGKILL);
+    WaitFor("rank 1 ended with code 20", log);
+    WaitForSteps("recovered", 5, log);
+    kill(pid, SIGTERM);
+    const Outcome outcome = FinishProgram(pid, log);
+    EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(reason));
+    EXPECT_THAT(outcome.output,
+                HasSubstr("the others keep the configuration that the run began with"));
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+    ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), file, begun).ok());
+  }
 }
 
 // With a few more addresses a rank meets the others anew, and lacks those of a rank's usual need.

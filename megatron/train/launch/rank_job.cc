@@ -12,6 +12,8 @@
 #include "megatron/base/host_name.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
+#include "megatron/comm/store/store.h"
+#include "megatron/train/config/config_difference.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 
@@ -25,6 +27,16 @@ constexpr int kMostJoins = 3;
 static_assert(kMostJoins < kMostTries);
 // The time after which a rank that had no descriptors tries again.
 constexpr absl::Duration kDescriptorPause = absl::Seconds(1);
+
+constexpr char kConfiguration[] = "run/configuration";  // of the first rank
+constexpr char kOthersKeepTheirs[] =
+    "the others keep the configuration that the run began with: take the change back, or end the "
+    "run and start it again";
+
+// Longer texts are compared as far as the store takes them.
+std::string WhatTheStoreTakes(const std::string& configuration) {
+  return configuration.substr(0, kMaxStoreValue);
+}
 
 // Returns "rank 3" or "ranks 2-3, 7"; of many the first.
 std::string NameRanks(const std::vector<int>& ranks) {
@@ -69,8 +81,9 @@ TcpWorldOptions WorldOptions(const LaunchEnvironment& launch, const RanksOptions
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& launch,
-                                                       const RanksOptions& options) {
+absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(
+    const LaunchEnvironment& launch, const RanksOptions& options,
+    const absl::StatusOr<std::string>& configuration) {
   const absl::StatusOr<JobSecret> secret = JobSecretFromEnvironment(ProcessEnvironment());
   if (!secret.ok()) return JoinError(launch, absl::InvalidArgumentError(secret.status().message()));
   std::unique_ptr<RankJob> job(new RankJob(launch, options));
@@ -80,13 +93,17 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& 
   job->job_ = *std::move(met);
   job->regroup_ =
       std::make_unique<megatron::Regroup>(&job->job_->store(), options.heartbeat_timeout);
+  const absl::StatusOr<int64_t> starts = job->regroup_->CountStarts(launch.rank);
+  if (!starts.ok()) return JoinError(launch, starts.status());
+  const bool is_late = *starts > 1;
+  MEGATRON_RETURN_IF_ERROR(job->CompareConfiguration(configuration, is_late));
   if (!options.in_process_recovery) {
     const absl::Status status =
         job->job_->MakeWorld(launch.rank, launch.world_size, "world", options.start_timeout);
     if (!status.ok()) return JoinError(launch, status);
     return job;
   }
-  const absl::StatusOr<bool> made = job->MakeFirstWorld();
+  const absl::StatusOr<bool> made = job->MakeFirstWorld(is_late);
   if (!made.ok()) return JoinError(launch, made.status());
   if (*made) return job;
   MEGATRON_ASSIGN_OR_RETURN(const bool is_in, job->JoinAsSpare());
@@ -94,10 +111,31 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& 
   return job;
 }
 
-absl::StatusOr<bool> RankJob::MakeFirstWorld() {
-  MEGATRON_ASSIGN_OR_RETURN(const int64_t starts, regroup_->CountStarts(launched_.rank));
+absl::Status RankJob::CompareConfiguration(const absl::StatusOr<std::string>& mine, bool is_late) {
+  Store& store = job_->store();
+  if (is_late) {
+    const absl::StatusOr<std::string> first = store.Get(kConfiguration, absl::ZeroDuration());
+    if (!absl::IsDeadlineExceeded(first.status())) {
+      if (!first.ok()) return JoinError(launched_, first.status());
+      MEGATRON_RETURN_IF_ERROR(WithExitCode(mine.status(), kExitConfig), _ << kOthersKeepTheirs);
+      const std::string own = WhatTheStoreTakes(*mine);
+      if (own == *first) return absl::OkStatus();
+      return WithExitCode(
+          absl::FailedPreconditionError(absl::StrCat(
+              "this process, in the place of a lost rank, was started with another configuration "
+              "than the run: ",
+              DescribeDifferences(DifferencesOf(*first, own)), "; ", kOthersKeepTheirs)),
+          kExitConfig);
+    }
+  }
+  // Where there is none, all that were started meet and tell why.
+  if (launched_.rank > 0 || !options_.in_process_recovery || !mine.ok()) return absl::OkStatus();
+  const absl::Status left = store.Set(kConfiguration, WhatTheStoreTakes(*mine));
+  return left.ok() ? left : JoinError(launched_, left);
+}
+
+absl::StatusOr<bool> RankJob::MakeFirstWorld(bool is_late) {
   // Whom the lost process had met would miss it in the attempt that it was in.
-  bool is_late = starts > 1;
   if (is_late) {
     MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
   }

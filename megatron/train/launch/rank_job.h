@@ -2,7 +2,7 @@
 // world of those that there are. With in-process recovery the world may change (comm/launch/
 // regroup.h).
 //
-//   auto job = RankJob::Join(launch, options);
+//   auto job = RankJob::Join(launch, options, configuration);
 //   while (Train(job->world(), job->launch()) has lost other ranks) {
 //     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job->Regroup(kept, rules));
 //     if (!goes_on) break;
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,8 +31,14 @@ class RankJob {
   // Returns when all ranks have found each other or, in a process that was started in the place of
   // a lost rank, when the others have taken it in. Null: they ended without it. Errors carry an
   // exit code.
-  static absl::StatusOr<std::unique_ptr<RankJob>> Join(const LaunchEnvironment& launch,
-                                                       const RanksOptions& options);
+  //
+  // `configuration` is what this process has read: a text of fields that all ranks have alike
+  // (config/config_text.h), or why there is none. A process in the place of a lost rank that has
+  // read another one than the job began with does not come to the others: the error has
+  // kExitConfig.
+  static absl::StatusOr<std::unique_ptr<RankJob>> Join(
+      const LaunchEnvironment& launch, const RanksOptions& options,
+      const absl::StatusOr<std::string>& configuration);
 
   TcpWorld& world() { return job_->world(); }
   // The place of this process among the ranks that there are now.
@@ -60,8 +67,11 @@ class RankJob {
         launch_(launch),
         host_(launch.rank - launch.local_rank) {}
 
+  // The first rank leaves its configuration in the store. A process that is late, in the place of a
+  // lost rank, compares its own with that, if it is there.
+  absl::Status CompareConfiguration(const absl::StatusOr<std::string>& mine, bool is_late);
   // Makes the world of the launch. False: the others have one without this process.
-  absl::StatusOr<bool> MakeFirstWorld();
+  absl::StatusOr<bool> MakeFirstWorld(bool is_late);
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;
   // Comes to one rendezvous after another. False: they ended without this process. An error with
   // kExitHang: the world with this process could not be made several times.

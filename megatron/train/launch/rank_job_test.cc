@@ -69,7 +69,7 @@ void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options);
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options, "");
       ASSERT_THAT(job, IsOk());
       jobs[rank] = *std::move(job);
     });
@@ -135,6 +135,45 @@ TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatE
   LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
 }
 
+// Ranks 0 and 1 make the first world with one configuration; then a process comes for rank 1.
+TEST(RankJobTest, AProcessWithAnotherConfigurationThanTheRunDoesNotComeToTheOthers) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->endpoint().port;
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.heartbeat_timeout = kHeartbeatTimeout;
+  const std::string begun = "optimizer {\n  lr: 0.003\n}\n";
+  std::vector<std::unique_ptr<RankJob>> jobs(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job =
+          RankJob::Join(LaunchOf(rank, 2, port), options, begun);
+      ASSERT_THAT(job, IsOk());
+      jobs[rank] = *std::move(job);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(jobs[0] != nullptr && jobs[1] != nullptr);
+
+  const absl::Status edited =
+      RankJob::Join(LaunchOf(1, 2, port), options, "optimizer {\n  lr: 0.01\n}\n").status();
+  EXPECT_THAT(edited,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("optimizer.lr is 0.01, on rank 0 0.003; the others keep")));
+  EXPECT_EQ(ExitCodeOf(edited), kExitConfig);
+  // What a process that can't read its configuration would do otherwise is unknown, too.
+  const absl::Status torn =
+      RankJob::Join(LaunchOf(1, 2, port), RanksOptions(), absl::NotFoundError("no such file"))
+          .status();
+  EXPECT_THAT(torn, StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such file; the others")));
+  EXPECT_EQ(ExitCodeOf(torn), kExitConfig);
+  EXPECT_EQ(jobs[0]->CountWaiting(), 0);
+}
+
 // As one whose connections to the others are blocked, but not the one to the store.
 TEST(RankJobTest, AProcessThatCannotJoinTheOthersEndsAndLeavesThemAlone) {
   const JobSecret secret = JobSecret::Random();
@@ -153,7 +192,7 @@ TEST(RankJobTest, AProcessThatCannotJoinTheOthersEndsAndLeavesThemAlone) {
   options.processes = options.in_process_recovery = true;
   options.heartbeat_timeout = kHeartbeatTimeout;
   absl::StatusOr<std::unique_ptr<RankJob>> joined = absl::UnknownError("");
-  std::thread joiner([&] { joined = RankJob::Join(LaunchOf(1, 2, port), options); });
+  std::thread joiner([&] { joined = RankJob::Join(LaunchOf(1, 2, port), options, ""); });
   for (int i = 0; i < 3; ++i) {
     const absl::Time deadline = SteadyNow() + absl::Minutes(1);
     while (rank.CountWaiting().value_or(0) < 1 && SteadyNow() < deadline)
@@ -217,7 +256,7 @@ TEST(RankJobTest, ARankWithoutDescriptorsTriesAgainAndTheOthersFollow) {
   RanksOptions options;
   options.processes = options.in_process_recovery = true;
   absl::StatusOr<std::unique_ptr<RankJob>> job = absl::UnknownError("");
-  std::thread first([&] { job = RankJob::Join(LaunchOf(0, 2, endpoint->port), options); });
+  std::thread first([&] { job = RankJob::Join(LaunchOf(0, 2, endpoint->port), options, ""); });
   EXPECT_THAT((*store)->Get("second rank", absl::Minutes(1)), IsOk());
   EXPECT_THAT((*store)->Get("world/rank/0", absl::Minutes(1)), IsOk());
 
