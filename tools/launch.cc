@@ -145,10 +145,10 @@ absl::StatusOr<LaunchResult> LaunchFewer(
 // program lives. Without restarts nothing is claimed.
 class DirectoryClaim {
  public:
-  // The variables that tell ranks of it.
+  // The variables that tell ranks of it at a start.
   std::vector<std::pair<std::string, std::string>> Environment() const {
     if (!claims_) return {};
-    return {{kClaimantVariable, name_}};
+    return {{kClaimantVariable, name_}, {kClaimedVariable, claimed_}};
   }
   // Claims the directory that a line asks for. Returns whether it is such a line.
   bool Hears(absl::string_view line) {
@@ -156,9 +156,11 @@ class DirectoryClaim {
     const std::optional<std::string> directory = ReadClaimLine(line);
     if (!directory) return false;
     claim_ = RunLock();  // a rank that asks again finds another directory there
+    claimed_.clear();
     absl::StatusOr<RunLock> claim = RunLock::Claim(*directory, name_, kPatience);
     if (claim.ok()) {
       claim_ = *std::move(claim);
+      claimed_ = *directory;
     } else {
       Tell(absl::StrCat("another run may begin in ", *directory,
                         " while this one waits to be started again: ", claim.status().message()));
@@ -173,6 +175,7 @@ class DirectoryClaim {
   const bool claims_ = absl::GetFlag(FLAGS_restarts) > 0;
   const std::string name_ = DescribeClaimant("launch");
   RunLock claim_;
+  std::string claimed_;  // the directory; empty: there is none
 };
 
 ChildrenOptions Children(DirectoryClaim* claim) {
@@ -251,11 +254,11 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   for (const auto& [name, value] : ProcessEnvironment()) {
     if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
   }
-  for (auto& variable : claim->Environment()) options.environment.push_back(std::move(variable));
   std::set<std::string> unreachable;  // hosts whose last failure was one of ssh
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     HostLaunchOptions job = options;
     for (auto& variable : start.Environment()) job.environment.push_back(std::move(variable));
+    for (auto& variable : claim->Environment()) job.environment.push_back(std::move(variable));
     while (true) {
       MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<HostWatch> watch,
                                 WatchHosts(pool.LeftOut(), unreachable, options.ssh));

@@ -193,4 +193,21 @@ kill -KILL "$pid"
 both_end 'SIGKILL of a run with a claim'
 by_hand
 [ "$code" = 0 ] || fail "a claim of a killed launcher gives $code: $(cat by_hand)"
+
+# A restart does not make a directory anew that has vanished. The run saves nothing before its end.
+rm -f out pid0 pid1
+start --restarts=3 --grace=1s --master_port="$(port)" -- \
+  sh -c 'echo $$ > pid$MEGATRON_RANK; exec "$0" "$@"' "$pretrain" --config=run.textproto \
+  --set=train.train_iters=100000 '--set=checkpoint.save="here"'
+until_told 'first step done'
+for _ in $(seq 1200); do
+  [ -s here/.launcher ] && break
+  sleep 0.05
+done
+mv here elsewhere
+kill -KILL "$(cat pid1)"
+code=0
+wait "$pid" || code=$?
+[ "$code" = 23 ] || fail "a directory that has vanished gives $code"
+grep -q 'here: the directory that this run had has vanished' out || fail "which directory"
 echo "PASSED"

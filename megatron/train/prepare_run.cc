@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/command_line/user_commands.h"
@@ -31,6 +33,28 @@
 #include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
+namespace {
+
+// Without the directory that the run saved to before, a start that nobody watches would begin anew.
+absl::Status CheckClaimedDirectory(FileSystem& fs, const CheckpointOptions& checkpoint) {
+  const char* const claimed = std::getenv(kClaimedVariable);
+  if (claimed == nullptr || checkpoint.save.empty() || checkpoint.save != claimed ||
+      RunLock::WasClaimed(checkpoint.save))
+    return absl::OkStatus();
+  // The state may be in local checkpoints, or ranks have saved there since.
+  if (!checkpoint.local_save.empty() ||
+      !absl::IsNotFound(FindLatestCheckpoint(fs, checkpoint.save).status()))
+    return absl::OkStatus();
+  return WithExitCode(
+      absl::NotFoundError(absl::StrCat(
+          "checkpoint.save = ", checkpoint.save,
+          ": the directory that this run had has vanished: it was renamed or removed, or its disk "
+          "is not mounted; put it back and start the run again; without it, another start begins "
+          "at the first step")),
+      kExitIo);
+}
+
+}  // namespace
 
 absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
                                                  const std::optional<SavedLayout>& layout) const {
@@ -129,6 +153,10 @@ absl::StatusOr<RunLock> RunPreparation::OpenDirectories(const PretrainRun& run) 
 
 // The first process has taken the lock; the others join it.
 absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
+  // Before any process makes it anew.
+  const bool looks = process_.is_first() && !shared_.recovery->goes_on();
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(
+      looks ? CheckClaimedDirectory(*run.fs, run.options().checkpoint) : absl::OkStatus()));
   MEGATRON_ASSIGN_OR_RETURN(RunLock opened, process_.Agree(OpenDirectories(run)));
   if (save_lock_) return process_.Agree(absl::OkStatus());
   const bool has_it = process_.is_first() && !shared_.recovery->goes_on();

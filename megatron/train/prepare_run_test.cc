@@ -1,5 +1,7 @@
 #include "megatron/train/prepare_run.h"
 
+#include <stdlib.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,13 +10,16 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/steady_now.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/failure.h"
+#include "megatron/train/failure/run_lock.h"
 
 namespace megatron {
 namespace {
@@ -92,6 +97,29 @@ TEST(PrepareRunTest, TheDirectoryOfCheckpointsIsLockedAsLongAsThePreparationLive
   EXPECT_EQ(ExitCodeOf(second.Prepare({save}).status()), kExitConfig);
   first.reset();
   EXPECT_THAT(second.Prepare({save}), IsOk());
+}
+
+// As at a restart, after somebody has renamed the directory.
+TEST(PrepareRunTest, ADirectoryThatTheLauncherHadClaimedIsNotMadeAnew) {
+  constexpr char kLauncher[] = "launch (process 7)";
+  const std::string save = absl::StrCat(testing::TempDir(), "/claimed");
+  const std::string elsewhere = absl::StrCat(testing::TempDir(), "/elsewhere");
+  setenv(kClaimantVariable, kLauncher, /*overwrite=*/1);
+  setenv(kClaimedVariable, save.c_str(), /*overwrite=*/1);
+  const absl::Status vanished = Process().Prepare({"checkpoint.save=" + save}).status();
+  EXPECT_EQ(ExitCodeOf(vanished), kExitIo);
+  EXPECT_THAT(vanished.message(), HasSubstr(save + ": the directory that this run had"));
+  EXPECT_TRUE(absl::IsNotFound(PosixFileSystem().Stat(save).status()));
+
+  // The configuration names another one since.
+  EXPECT_THAT(Process().Prepare({"checkpoint.save=" + elsewhere}), IsOk());
+
+  ASSERT_THAT(PosixFileSystem().CreateDirs(save), IsOk());
+  const absl::StatusOr<RunLock> claim = RunLock::Claim(save, kLauncher, absl::ZeroDuration());
+  ASSERT_THAT(claim, IsOk());
+  EXPECT_THAT(Process().Prepare({"checkpoint.save=" + save}), IsOk());
+  unsetenv(kClaimantVariable);
+  unsetenv(kClaimedVariable);
 }
 
 }  // namespace

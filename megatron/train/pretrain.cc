@@ -21,6 +21,7 @@
 #include "megatron/base/out_of_memory.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -314,9 +315,12 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   const RunOptions& options = accepted->options();
   recovery_.Plan(options.parallel, !options.checkpoint.save.empty());
   if (!process_.one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
+    const bool has_launcher = std::getenv(kClaimantVariable) != nullptr;
     const absl::StatusOr<RunLock> claim =
         ClaimSaveDirectory(PosixFileSystem(), options.checkpoint, command_.program);
     if (!claim.ok()) return Leave(claim.status());
+    // A launcher above tells it itself.
+    if (!has_launcher) setenv(kClaimedVariable, options.checkpoint.save.c_str(), /*overwrite=*/1);
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
                       options.ranks, [this](int64_t data_size) { return Fits(data_size); });

@@ -15,6 +15,9 @@
 namespace megatron {
 
 constexpr char kClaimantVariable[] = "MEGATRON_CLAIMANT";
+// The variable by which it tells them the directory that it has claimed before this start, so that
+// they notice if it has vanished.
+constexpr char kClaimedVariable[] = "MEGATRON_CLAIMED_DIRECTORY";
 
 // Describes this process, which is the program of this name or path, in words that are no other's:
 // "launch (process 4711 on login1, since 2026-11-29 15:02:11.532)".

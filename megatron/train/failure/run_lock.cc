@@ -129,6 +129,10 @@ absl::StatusOr<std::string> RunLock::Claimant(const std::string& directory) {
   return text.empty() ? "another launcher" : text;  // which has not written yet
 }
 
+bool RunLock::WasClaimed(const std::string& directory) {
+  return access(ClaimPath(directory).c_str(), F_OK) == 0;
+}
+
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);

@@ -35,6 +35,8 @@ class RunLock {
                                        absl::Duration patience);
   // Returns whose claim there is; an empty text: nobody's.
   static absl::StatusOr<std::string> Claimant(const std::string& directory);
+  // Returns whether there has been a claim on the directory, of which a file stays.
+  static bool WasClaimed(const std::string& directory);
 
   RunLock() = default;
   RunLock(RunLock&& other) noexcept { *this = std::move(other); }

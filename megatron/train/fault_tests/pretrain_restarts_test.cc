@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
@@ -111,6 +112,23 @@ TEST_F(PretrainRestartsTest, AnotherRunDoesNotGetTheDirectoryMeanwhile) {
   kill(pid, SIGTERM);
   const Outcome outcome = FinishProgram(pid, log);
   EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+}
+
+// The run saves nothing that would make the directory anew.
+TEST_F(PretrainRestartsTest, ARunWhoseDirectoryHasVanishedDoesNotBeginAnew) {
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(
+      {SaveTo("here"), "--set=parallel.ranks_as=processes", "--set=parallel.data_parallel_size=2",
+       "--set=parallel.restarts=9", "--set=train.train_iters=1000000"},
+      log);
+  WaitForSteps("training: ", log);
+  EXPECT_EQ(std::rename(Path("here").c_str(), Path("elsewhere").c_str()), 0);
+  std::mt19937 random(1);
+  KillARank(pid, &random);
+  const Outcome outcome = FinishProgram(pid, log);
+  EXPECT_EQ(outcome.exit_code, kExitIo) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("(1 of 9)"), Not(HasSubstr("(2 of 9)"))));
+  EXPECT_THAT(outcome.output, HasSubstr(Path("here") + ": the directory that this run had"));
 }
 
 TEST_F(PretrainRestartsTest, AWrongConfigurationIsNotTriedAgain) {
