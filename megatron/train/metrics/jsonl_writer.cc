@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/file_identity.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/metrics/metric_table.h"
@@ -152,50 +155,44 @@ absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
   return absl::OkStatus();
 }
 
-struct Records {
-  std::string text;
-  int64_t last_step = 0;  // the iteration of the last one of a step
-};
-
 // Returns the records up to the first one after `last_iteration`.
-absl::StatusOr<Records> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
-  Records records;
+absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
+  std::string records;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view line, const Json& object) {
-    const int64_t iteration = ReadInteger(object, metric::kIteration.key);
-    if (iteration > last_iteration) return false;
-    absl::StrAppend(&records.text, line);
-    if (object.contains(kLmLossName)) records.last_step = iteration;
+    if (ReadInteger(object, metric::kIteration.key) > last_iteration) return false;
+    absl::StrAppend(&records, line);
     return true;
   }));
   return records;
 }
 
-absl::StatusOr<Records> KeptRecords(FileSystem& fs, const std::string& path,
-                                    int64_t last_iteration) {
+absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
+                                        int64_t last_iteration) {
   const absl::StatusOr<std::string> text = ReadFileToString(fs, path);
-  if (absl::IsNotFound(text.status())) return Records();
+  if (absl::IsNotFound(text.status())) return "";
   MEGATRON_RETURN_IF_ERROR(text.status());
   MEGATRON_ASSIGN_OR_RETURN(
-      Records records, RecordsUpTo(*text, last_iteration),
+      std::string records, RecordsUpTo(*text, last_iteration),
       _ << "in " << path << ": move it away, or name another with logging.metrics_file");
   return records;
 }
 
-// Replaces the file atomically, and returns it, open for more.
-absl::StatusOr<std::unique_ptr<WritableFile>> Replace(FileSystem& fs, const std::string& path,
-                                                      absl::string_view text) {
-  const std::string replacement = absl::StrCat(path, ".tmp");
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(replacement));
-  absl::Status replaced = file->Append(text);
-  if (replaced.ok()) replaced = file->Sync();
-  if (replaced.ok())
-    replaced = fs.Rename(replacement, path);  // `file` stays open under its new name
-  if (!replaced.ok()) {
-    fs.Remove(replacement).IgnoreError();
-    return replaced;
-  }
-  MEGATRON_RETURN_IF_ERROR(fs.SyncDir(ParentPath(path)));
-  return file;
+int KindOf(const Json& object) {
+  if (object.contains(kLmLossName)) return 0;
+  return HasEvaluation(object, /*on_test_set=*/false) ? 1 : 2;
+}
+
+// Returns the records in the order in which a run makes them, the first of those that are of one
+// step or evaluation.
+std::string InOrder(absl::string_view text) {
+  std::map<std::pair<int64_t, int>, absl::string_view> records;
+  ForEachRecord(text, [&](absl::string_view line, const Json& object) {
+    records.try_emplace({ReadInteger(object, metric::kIteration.key), KindOf(object)}, line);
+    return true;
+  }).IgnoreError();
+  std::string in_order;
+  for (const auto& [place, line] : records) absl::StrAppend(&in_order, line);
+  return in_order;
 }
 
 }  // namespace
@@ -250,9 +247,13 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
 absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
                                                                const std::string& path,
                                                                int64_t last_iteration,
-                                                               const StepMetrics* last_step) {
-  auto writer = absl::WrapUnique(new JsonlWriter(
-      fs, path, last_iteration, last_step == nullptr ? "" : ToJsonLine(*last_step)));
+                                                               const StepMetrics* last_step,
+                                                               absl::string_view unwritten) {
+  auto writer = absl::WrapUnique(new JsonlWriter(fs, path, last_iteration));
+  const std::string missing =
+      InOrder(absl::StrCat(unwritten, last_step == nullptr ? "" : ToJsonLine(*last_step)));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string before, RecordsUpTo(missing, last_iteration));
+  writer->Keep(before);
   writer->opened_ = writer->WriteKept();
   if (absl::IsInvalidArgument(writer->opened_) || absl::IsFailedPrecondition(writer->opened_))
     return writer->opened_;
@@ -263,13 +264,44 @@ JsonlWriter::~JsonlWriter() {
   if (!kept_.empty()) WriteKept().IgnoreError();
 }
 
+std::string JsonlWriter::Unwritten() const { return absl::StrJoin(kept_, ""); }
+
+void JsonlWriter::Keep(absl::string_view lines) {
+  while (!lines.empty()) {
+    const size_t size = lines.find('\n') + 1;
+    kept_.emplace_back(lines.substr(0, size));
+    lines.remove_prefix(size);
+    if (kept_.size() > kMostKept) kept_.pop_front();
+  }
+}
+
+absl::Status JsonlWriter::Replace(absl::string_view text) {
+  const std::string replacement = absl::StrCat(path_, ".tmp");
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs_.Create(replacement));
+  const std::optional<FileIdentity> identity = IdentityOf(replacement);
+  absl::Status replaced = file->Append(text);
+  if (replaced.ok()) replaced = file->Sync();
+  if (replaced.ok())
+    replaced = fs_.Rename(replacement, path_);  // `file` stays open under its new name
+  if (!replaced.ok()) {
+    fs_.Remove(replacement).IgnoreError();
+    return replaced;
+  }
+  MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(ParentPath(path_)));
+  file_ = std::move(file);
+  identity_ = identity;
+  torn_ = has_torn_line_ = false;
+  return absl::OkStatus();
+}
+
 absl::Status JsonlWriter::Prepare() {
   if (file_ != nullptr) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
-  MEGATRON_ASSIGN_OR_RETURN(const Records records, KeptRecords(fs_, path_, last_iteration_));
-  MEGATRON_ASSIGN_OR_RETURN(file_, Replace(fs_, path_, records.text));
-  if (!last_line_.empty() && records.last_step < last_iteration_)
-    kept_.push_front(std::move(last_line_));
+  MEGATRON_ASSIGN_OR_RETURN(std::string records, KeptRecords(fs_, path_, last_iteration_));
+  if (!kept_.empty()) records = InOrder(absl::StrCat(records, Unwritten()));
+  MEGATRON_RETURN_IF_ERROR(Replace(records));
+  kept_.clear();
+  last_iteration_ = std::numeric_limits<int64_t>::max();
   return absl::OkStatus();
 }
 
@@ -279,17 +311,24 @@ absl::Status JsonlWriter::WriteEvaluation(const EvaluationMetrics& evaluation) {
   return WriteLine(ToJsonLine(evaluation));
 }
 
-absl::Status JsonlWriter::WriteLine(std::string line) {
-  kept_.push_back(std::move(line));
-  if (kept_.size() > kMostKept) kept_.pop_front();
-  if (file_ == nullptr || !absl::IsNotFound(fs_.Stat(path_).status())) return WriteKept();
-  // Records would go to a file without a name.
-  MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
-  MEGATRON_ASSIGN_OR_RETURN(file_, fs_.Create(path_));
-  torn_ = has_torn_line_ = false;
+absl::Status JsonlWriter::WriteLine(const std::string& line) {
+  Keep(line);
+  const absl::Status lost = LeaveLostFile();
   MEGATRON_RETURN_IF_ERROR(WriteKept());
-  return absl::DataLossError(
-      absl::StrCat("'", path_, "' was removed while the run wrote to it; it begins anew"));
+  return lost;
+}
+
+// What is written to a file without a name is lost.
+absl::Status JsonlWriter::LeaveLostFile() {
+  if (file_ == nullptr) return absl::OkStatus();
+  const bool is_removed = absl::IsNotFound(fs_.Stat(path_).status());
+  const std::optional<FileIdentity> named = IdentityOf(path_);
+  const bool is_replaced = identity_ && named && *named != *identity_;
+  if (!is_removed && !is_replaced) return absl::OkStatus();
+  file_ = nullptr;
+  return absl::DataLossError(absl::StrCat(
+      "'", path_, "' was ", is_removed ? "removed" : "replaced", " while the run wrote to it; ",
+      is_removed ? "it begins anew" : "the run goes on in the file that has the name now"));
 }
 
 // The brace makes a torn line of all that a failed write may have left, also of a whole record
@@ -307,15 +346,16 @@ absl::Status JsonlWriter::WriteKept() {
 }
 
 absl::Status JsonlWriter::Sync() {
+  const absl::Status lost = LeaveLostFile();
   MEGATRON_RETURN_IF_ERROR(WriteKept());
   if (has_torn_line_) {
     MEGATRON_ASSIGN_OR_RETURN(
-        const Records records,
+        const std::string records,
         KeptRecords(fs_, path_, /*last_iteration=*/std::numeric_limits<int64_t>::max()));
-    MEGATRON_ASSIGN_OR_RETURN(file_, Replace(fs_, path_, records.text));
-    has_torn_line_ = false;
+    MEGATRON_RETURN_IF_ERROR(Replace(records));
   }
-  return file_->Sync();
+  MEGATRON_RETURN_IF_ERROR(file_->Sync());
+  return lost;
 }
 
 }  // namespace megatron

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "megatron/base/file_identity.h"
 #include "megatron/base/file_system.h"
 #include "megatron/train/metrics/metrics_writer.h"
 #include "megatron/train/metrics/step_metrics.h"
@@ -62,40 +64,48 @@ class JsonlWriter : public MetricsWriter {
   // anything other than metrics, and leaves it as it is. Where the file can't be written, as on a
   // full disk, all this is done later, before the first record that can be.
   // `last_step` is the step of `last_iteration`, whose record may be missing; null: it is not.
+  // `unwritten` has lines that writers of this run could not write (Unwritten), in any order. Those
+  // up to `last_iteration` that are missing in the file get their places there.
   static absl::StatusOr<std::unique_ptr<JsonlWriter>> Open(FileSystem& fs, const std::string& path,
                                                            int64_t last_iteration,
-                                                           const StepMetrics* last_step = nullptr);
+                                                           const StepMetrics* last_step = nullptr,
+                                                           absl::string_view unwritten = "");
 
   // Returns why Open could not write the file.
   const absl::Status& opened() const { return opened_; }
 
   // A record whose write fails, as on a full disk, is written before the next one: up to 65,536 are
   // kept, the newest. Until then its line may be torn. Where the file was removed meanwhile, it
-  // begins anew with these, and kDataLoss says so.
+  // begins anew with these, and where another file has its name, that one is taken over as Open
+  // does, with all its records. kDataLoss says so.
   absl::Status WriteStep(const StepMetrics& step) override;
   absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) override;
   // Removes torn lines, too.
   absl::Status Sync() override;
+  std::string Unwritten() const override;
   ~JsonlWriter() override;
 
  private:
-  JsonlWriter(FileSystem& fs, std::string path, int64_t last_iteration, std::string last_line)
-      : fs_(fs),
-        path_(std::move(path)),
-        last_iteration_(last_iteration),
-        last_line_(std::move(last_line)) {}
+  JsonlWriter(FileSystem& fs, std::string path, int64_t last_iteration)
+      : fs_(fs), path_(std::move(path)), last_iteration_(last_iteration) {}
 
+  // Appends lines to those that are kept.
+  void Keep(absl::string_view lines);
+  // Replaces the file atomically, and goes on behind `text`.
+  absl::Status Replace(absl::string_view text);
   absl::Status Prepare();
-  absl::Status WriteLine(std::string line);
+  // Leaves the file if it no longer has its name. The error says so.
+  absl::Status LeaveLostFile();
+  absl::Status WriteLine(const std::string& line);
   absl::Status WriteKept();
 
   FileSystem& fs_;
   const std::string path_;
-  const int64_t last_iteration_;
-  std::string last_line_;  // the record of that step, which may be missing; empty: it is not
+  int64_t last_iteration_;  // records of later ones are dropped when the file is opened
   absl::Status opened_;
-  std::unique_ptr<WritableFile> file_;  // null: it could not be written so far
-  std::deque<std::string> kept_;        // lines that are not in the file yet
+  std::unique_ptr<WritableFile> file_;    // null: it could not be written so far
+  std::optional<FileIdentity> identity_;  // that of file_, where files have one
+  std::deque<std::string> kept_;          // lines that are not in the file yet
   bool torn_ = false;           // the last write failed, and may have left a part of its line
   bool has_torn_line_ = false;  // a line in the file may be torn
 };

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,6 +63,12 @@ class JsonlWriterTest : public ::testing::Test {
     auto writer = JsonlWriter::Open(fs_, path_, last_iteration);
     EXPECT_THAT(writer, IsOk());
     EXPECT_THAT((*writer)->opened(), IsOk());
+    return *std::move(writer);
+  }
+
+  std::unique_ptr<JsonlWriter> OpenOn(FileSystem& fs) {
+    auto writer = JsonlWriter::Open(fs, path_, 0);
+    EXPECT_THAT(writer, IsOk());
     return *std::move(writer);
   }
 
@@ -310,6 +317,91 @@ TEST_F(JsonlWriterTest, AFileThatIsRemovedBeginsAnew) {
   EXPECT_THAT(told.message(), HasSubstr("metrics.jsonl' was removed"));
   ASSERT_THAT(writer->WriteStep(Step(3)), IsOk());
   EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(2)), ToJsonLine(Step(3))));
+}
+
+// `sed -i`, rsync and many editors write another file and give it the name.
+TEST_F(JsonlWriterTest, AFileThatTakesTheNameIsGoneOnWith) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  ASSERT_THAT(writer->WriteStep(Step(2)), IsOk());
+  WriteFile(ToJsonLine(Step(1)));
+  const absl::Status told = writer->WriteStep(Step(3));
+  EXPECT_THAT(told, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(told.message(), HasSubstr("metrics.jsonl' was replaced"));
+  ASSERT_THAT(writer->WriteStep(Step(4)), IsOk());
+  EXPECT_EQ(Contents(),
+            absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(3)), ToJsonLine(Step(4))));
+}
+
+TEST_F(JsonlWriterTest, AFileThatTakesTheNameIsFoundBeforeACheckpoint) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  WriteFile(Contents());
+  EXPECT_THAT(writer->Sync(), StatusIs(absl::StatusCode::kDataLoss));
+  ASSERT_THAT(writer->WriteStep(Step(2)), IsOk());
+  EXPECT_EQ(Contents(), ToJsonLine(Step(1)) + ToJsonLine(Step(2)));
+}
+
+TEST_F(JsonlWriterTest, AForeignFileThatTakesTheNameStaysUntilItGoes) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  WriteFile("my diary\n");
+  for (int i = 2; i <= 3; ++i) {
+    EXPECT_THAT(writer->WriteStep(Step(i)), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(Contents(), "my diary\n");
+  }
+  ASSERT_THAT(fs_.Remove(path_), IsOk());
+  ASSERT_THAT(writer->WriteStep(Step(4)), IsOk());
+  EXPECT_EQ(Contents(),
+            absl::StrCat(ToJsonLine(Step(2)), ToJsonLine(Step(3)), ToJsonLine(Step(4))));
+}
+
+TEST_F(JsonlWriterTest, WhatAWriterHasLeftTheNextOneWrites) {
+  FaultFileSystem full(&fs_);
+  std::string unwritten;
+  {
+    const auto writer = OpenOn(full);
+    ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+    EXPECT_EQ(writer->Unwritten(), "");
+    full.FailAt(0, ENOSPC, /*lasting=*/true);
+    EXPECT_FALSE(writer->WriteStep(Step(2)).ok());
+    EXPECT_FALSE(writer->WriteEvaluation(Evaluation(2, 1)).ok());
+    EXPECT_FALSE(writer->WriteStep(Step(3)).ok());
+    unwritten = writer->Unwritten();
+  }
+  EXPECT_EQ(unwritten, ToJsonLine(Step(2)) + ToJsonLine(Evaluation(2, 1)) + ToJsonLine(Step(3)));
+  // The disk stays full while the ranks change once more.
+  const StepMetrics last = Step(3);
+  {
+    const auto writer = JsonlWriter::Open(full, path_, 3, &last, unwritten);
+    ASSERT_THAT(writer, IsOk());
+    EXPECT_FALSE((*writer)->WriteStep(Step(4)).ok());
+    unwritten = (*writer)->Unwritten();
+  }
+  full.ClearFault();
+  const auto writer = JsonlWriter::Open(full, path_, 4, nullptr, unwritten);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->WriteStep(Step(5)), IsOk());
+  EXPECT_EQ(Contents(),
+            absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Evaluation(2, 1)),
+                         ToJsonLine(Step(3)), ToJsonLine(Step(4)), ToJsonLine(Step(5))));
+}
+
+// Other ranks may have made the steps of lines that were left, and steps after them.
+TEST_F(JsonlWriterTest, ALineThatWasLeftGetsItsPlaceUnlessItsStepIsThere) {
+  StepMetrics other = Step(2);
+  other.loss = 9;
+  WriteFile(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Step(5)),
+                         ToJsonLine(Step(7))));
+  const std::string unwritten =
+      absl::StrCat(ToJsonLine(Step(4)), ToJsonLine(Step(6)), ToJsonLine(other), ToJsonLine(Step(3)),
+                   ToJsonLine(Evaluation(3, 2)), ToJsonLine(Step(4)));
+  const auto writer = JsonlWriter::Open(fs_, path_, 5, nullptr, unwritten);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->WriteStep(Step(6)), IsOk());
+  EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Step(3)),
+                                     ToJsonLine(Evaluation(3, 2)), ToJsonLine(Step(4)),
+                                     ToJsonLine(Step(5)), ToJsonLine(Step(6))));
 }
 
 TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {

@@ -26,6 +26,8 @@ struct RunStart {
   // The values of step `last_iteration`, which may not have been written before other ranks were
   // lost; null: they were.
   const StepMetrics* last_step = nullptr;
+  // What writers of this run, of other ranks too, have left (MetricsWriter::Unwritten).
+  std::string unwritten;
 };
 
 // TensorBoard's tag of RunStart::restart_reason.
@@ -50,6 +52,10 @@ class MetricsWriter {
   // Makes durable what was written. Called before a checkpoint commits, so that no step of the
   // checkpoint is missing, and at the end of training.
   virtual absl::Status Sync() { return absl::OkStatus(); }
+
+  // Returns the lines that could not be written so far, for the writer that comes after this one
+  // where the ranks of a run change.
+  virtual std::string Unwritten() const { return ""; }
 
   // Takes what is known at the end of a run of several ranks, after the last Sync.
   virtual absl::Status WriteSummary(const RunSummary&) { return absl::OkStatus(); }

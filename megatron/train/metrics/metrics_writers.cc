@@ -35,6 +35,12 @@ void MetricsWriters::Sync() {
   for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->Sync());
 }
 
+std::string MetricsWriters::Unwritten() const {
+  std::string unwritten;
+  for (const auto& writer : writers_) unwritten += writer->Unwritten();
+  return unwritten;
+}
+
 void MetricsWriters::WriteSummary(const RunSummary& summary) {
   for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->WriteSummary(summary));
 }
@@ -74,8 +80,8 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
   if (!console->prints()) return MetricsWriters(std::move(writers), console);
   std::optional<size_t> said;  // the writer whose error has been printed
   if (!options.metrics_file.empty()) {
-    absl::StatusOr<std::unique_ptr<JsonlWriter>> jsonl =
-        JsonlWriter::Open(fs, options.metrics_file, start.last_iteration, start.last_step);
+    absl::StatusOr<std::unique_ptr<JsonlWriter>> jsonl = JsonlWriter::Open(
+        fs, options.metrics_file, start.last_iteration, start.last_step, start.unwritten);
     // What is something else is not written over.
     if (!jsonl.ok()) {
       return absl::Status(jsonl.status().code(),

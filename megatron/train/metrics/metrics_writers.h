@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ class MetricsWriters {
   void WriteEvaluation(const EvaluationMetrics& evaluation);
   void WriteEvent(const RunEvent& event);
   void Sync();
+  // Returns what its writers have left.
+  std::string Unwritten() const;
   void WriteSummary(const RunSummary& summary);
 
  private:

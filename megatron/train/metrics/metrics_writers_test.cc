@@ -12,6 +12,7 @@
 #include "megatron/base/fault_file_system.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
+#include "megatron/train/metrics/jsonl_writer.h"
 
 namespace megatron {
 namespace {
@@ -75,15 +76,35 @@ TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsSaidOnceAndWrittenWhenItCanBe)
   ::testing::internal::CaptureStdout();
   auto writers = OpenMetricsWriters(options, RunStart(), full, &console);
   ASSERT_THAT(writers, IsOk());
-  writers->WriteStep({});
+  StepMetrics step;
+  step.iteration = 1;
+  writers->WriteStep(step);
+  EXPECT_EQ(writers->Unwritten(), ToJsonLine(step));
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(said, HasSubstr("logging.metrics_file: "));
   EXPECT_THAT(said, HasSubstr("its lines are written as soon as they can be"));
   EXPECT_THAT(said, Not(HasSubstr("metrics could not be written")));
   full.ClearFault();
-  writers->WriteStep({});
+  step.iteration = 2;
+  writers->WriteStep(step);
+  EXPECT_EQ(writers->Unwritten(), "");
   const std::string lines = *ReadFileToString(disk, options.metrics_file);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+}
+
+TEST(MetricsWritersTest, WhatWritersBeforeHaveLeftIsWritten) {
+  MemoryFileSystem disk;
+  LoopOptions options;
+  options.metrics_file = "run/metrics.jsonl";
+  StepMetrics step;
+  step.iteration = 1;
+  RunStart start;
+  start.last_iteration = 1;
+  start.unwritten = ToJsonLine(step);
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  ASSERT_THAT(OpenMetricsWriters(options, start, disk, &console), IsOk());
+  EXPECT_THAT(ReadFileToString(disk, options.metrics_file), IsOkAndHolds(ToJsonLine(step)));
 }
 
 TEST(MetricsWritersTest, AFileOfSomethingElseIsAnErrorAndIsLeftAsItIs) {
