@@ -3,7 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
@@ -15,6 +17,8 @@
 
 namespace megatron {
 namespace {
+
+constexpr absl::string_view kItselfIsSaved = " itself is saved";
 
 class Save {
  public:
@@ -124,8 +128,19 @@ class Save {
     }
     MEGATRON_RETURN_IF_ERROR(fs_.Rename(temporary_, final_));
     MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(options_.directory));
-    return WriteFileAtomically(fs_, JoinPath(options_.directory, kLatestFileName),
-                               absl::StrCat(state_.iteration, "\n"));
+    return NameLatest();
+  }
+
+  // With a directory in the file's place the newest checkpoint is taken. A file that stays names
+  // another one, which would be taken.
+  absl::Status NameLatest() {
+    const std::string path = JoinPath(options_.directory, kLatestFileName);
+    const absl::Status named = WriteFileAtomically(fs_, path, absl::StrCat(state_.iteration, "\n"));
+    if (named.ok()) return named;
+    const absl::StatusOr<FileInfo> there = fs_.Stat(path);
+    if (!there.ok() || there->type != FileType::kDirectory) return named;
+    unnamed_ = named;
+    return absl::OkStatus();
   }
 
   // A directory can't be renamed over a full one. The old one keeps a name under which it is found
@@ -138,11 +153,12 @@ class Save {
   }
 
   absl::Status Retain() {
-    MEGATRON_RETURN_IF_ERROR(
-        RemoveOldCheckpoints(
-            fs_, options_.directory,
-            {state_.run_id, state_.iteration, options_.keep, options_.retain_interval}),
-        _ << "the checkpoint of iteration " << state_.iteration << " itself is saved");
+    const absl::Status removed = RemoveOldCheckpoints(
+        fs_, options_.directory,
+        {state_.run_id, state_.iteration, options_.keep, options_.retain_interval});
+    MEGATRON_RETURN_IF_ERROR(unnamed_.ok() ? removed : unnamed_, _ << "the checkpoint of iteration "
+                                                                   << state_.iteration
+                                                                   << kItselfIsSaved);
     return absl::OkStatus();
   }
 
@@ -151,6 +167,7 @@ class Save {
   const CheckpointState& state_;
   const std::string final_, temporary_, replaced_;
   Manifest part_;
+  absl::Status unnamed_;  // why latest_checkpointed_iteration.txt could not be written
 };
 
 }  // namespace
@@ -169,6 +186,10 @@ absl::Status SaveCheckpoint(FileSystem& fs, const SaveOptions& options,
   CHECK_GT(options.chunk_bytes, 0);
   CHECK_GE(state.iteration, 0);
   return Save(fs, options, state).Run(state_is_read);
+}
+
+bool IsSaved(const absl::Status& error) {
+  return absl::StrContains(error.message(), kItselfIsSaved);
 }
 
 }  // namespace megatron

@@ -44,14 +44,18 @@ int64_t ManifestRoom(int64_t tensors, int64_t pieces, int64_t bytes, int64_t chu
 // checkpoint of the same run and iteration; refuses (kFailedPrecondition) to replace anything else.
 // A full disk is found before writing where the file system tells its free bytes
 // (kResourceExhausted). After an error what was there before is still there and nothing else,
-// except that removing old checkpoints may fail after the commit; the message then says that the
-// new one is saved.
+// except that after the commit removing old checkpoints may fail, and so may writing
+// latest_checkpointed_iteration.txt where a directory has its name: IsSaved tells these errors.
 //
 // The state's tensors must not change until `state_is_read` is called (at most once, by this
 // thread, not after an error) or this returns.
 absl::Status SaveCheckpoint(FileSystem& fs, const SaveOptions& options,
                             const CheckpointState& state,
                             const std::function<void()>& state_is_read = nullptr);
+
+// Returns whether this error of SaveCheckpoint, or its text that another rank got, says that the
+// new checkpoint is saved all the same.
+bool IsSaved(const absl::Status& error);
 
 }  // namespace megatron
 

@@ -261,6 +261,25 @@ TEST(SaveCheckpointTest, ADamagedCheckpointOfTheSameIterationIsReplaced) {
   EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7));
 }
 
+TEST(SaveCheckpointTest, WithoutAFileThatNamesTheLatestOldOnesGoToo) {
+  MemoryFileSystem fs;
+  SaveOptions options = Options();
+  options.keep = 1;
+  const std::string mine = "/save/latest_checkpointed_iteration.txt/mine";
+  ASSERT_THAT(fs.CreateDirs(mine), IsOk());
+  for (int iteration = 1; iteration <= 3; ++iteration) {
+    const absl::Status status = SaveCheckpoint(fs, options, TestState(iteration).Whole());
+    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(IsSaved(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("latest_checkpointed_iteration.txt"));
+    EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(iteration));
+  }
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000003", "latest_checkpointed_iteration.txt")));
+  EXPECT_TRUE(fs.Stat(mine).ok());
+  EXPECT_FALSE(IsSaved(absl::OkStatus()));
+}
+
 TEST(SaveCheckpointTest, SomethingElseUnderTheNameIsLeftAlone) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("/save/iter_0000007/mp_rank_00"), IsOk());

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/steady_now.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/trainer/training_loop.h"
@@ -54,9 +55,12 @@ std::string TrainingLoop::DescribeNewestCheckpoint() const {
 
 void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_view next) {
   if (!rank_.console->prints()) return;
-  const std::string message = absl::StrCat(
-      "the checkpoint of iteration ", saving_iteration_, " was not saved: ", status.message(),
-      "; training continues, the next save is ", next, ", and ", DescribeNewestCheckpoint());
+  const std::string message = IsSaved(status)
+                                  ? absl::StrCat(status.message(), "; training continues")
+                                  : absl::StrCat("the checkpoint of iteration ", saving_iteration_,
+                                                 " was not saved: ", status.message(),
+                                                 "; training continues, the next save is ", next,
+                                                 ", and ", DescribeNewestCheckpoint());
   rank_.console->Warn(message);
   Tell(RunEventKind::kSaveFailed, saving_iteration_, message);
 }
@@ -77,13 +81,13 @@ absl::Status TrainingLoop::FinishSave() {
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
   rank_.progress->Enter(Phase::kUpdate);
-  if (!status.ok()) return status;
+  if (!status.ok() && !IsSaved(status)) return status;
   saved_iteration_ = saving_iteration_;
   const std::string message = absl::StrCat("saved checkpoint of iteration ", saved_iteration_,
                                            " to ", options().checkpoint.save);
   rank_.console->PrintLine(message);
   Tell(RunEventKind::kSaved, saved_iteration_, message);
-  return absl::OkStatus();
+  return status;
 }
 
 void TrainingLoop::SaveLocal() {
@@ -122,8 +126,10 @@ ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
       rank_.console->WarnOwn(absl::StrCat("local checkpoints stay: ", removed.message()));
     return code;
   }
-  const std::string message =
-      absl::StrCat("the checkpoint of iteration ", iteration, " was not saved: ", status.message());
+  const std::string message = IsSaved(status)
+                                  ? std::string(status.message())
+                                  : absl::StrCat("the checkpoint of iteration ", iteration,
+                                                 " was not saved: ", status.message());
   Tell(RunEventKind::kSaveFailed, iteration, message);
   return Fail(WithExitCode(absl::Status(status.code(), message), kExitIo));
 }
