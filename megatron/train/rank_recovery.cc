@@ -68,6 +68,7 @@ void RankRecovery::DescribeGoingOn(TrainingRun* run) {
                    plan.iteration >= 0 ? "the memory of ranks" : "a checkpoint");
   run->going_on->since = left_at_;
   run->going_on->last_step = kept_.last_step;
+  run->going_on->unwritten_metrics = kept_.unwritten_metrics;
 }
 
 absl::StatusOr<bool> RankRecovery::Regroup() {

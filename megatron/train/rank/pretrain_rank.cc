@@ -215,6 +215,7 @@ ExitCode PretrainRank::Train() {
   makes_room_ = loop.makes_room();
   evaluated_iteration_ = loop.evaluated_iteration();
   last_step_ = loop.last_step();
+  unwritten_metrics_ = loop.unwritten_metrics();
   return code;
 }
 
@@ -222,6 +223,7 @@ void PretrainRank::Keep(KeptRank* kept) {
   if (!has_state_) return;
   kept->state = KeepState(*trainer_, evaluated_iteration_.value_or(-1));
   if (last_step_) kept->last_step = last_step_;
+  if (unwritten_metrics_) kept->unwritten_metrics = *std::move(unwritten_metrics_);
 }
 
 void PretrainRank::PrintClosing(ExitCode code) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
@@ -85,6 +86,7 @@ class PretrainRank {
   bool has_state_ = false, makes_room_ = false;
   std::optional<int64_t> evaluated_iteration_;  // TrainingLoop::Rank's, and then the loop's
   std::optional<StepMetrics> last_step_;
+  std::optional<std::string> unwritten_metrics_;  // unset before the loop has run
 };
 
 }  // namespace megatron

@@ -49,6 +49,7 @@ using PieceListener = std::function<void(const PieceOfWork&)>;
 struct KeptRank {
   std::optional<KeptState> state;
   std::optional<StepMetrics> last_step;  // the last one that was made
+  std::string unwritten_metrics;         // GoingOn::unwritten_metrics
 };
 
 // The inputs that the ranks of a process share; none of them changes while they run.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/crc32c.h"
@@ -82,6 +83,26 @@ bool Consensus::Same(absl::string_view mine) {
   int64_t values[2] = {hash, ~int64_t{hash}};
   group_.AllReduce(Tensor(values, DType::kInt64, {2}), ReduceOp::kMax, Stream::Inline());
   return !group_.status().ok() || values[0] == ~values[1];
+}
+
+std::string Consensus::OfAll(absl::string_view mine) {
+  if (group_.size() == 1) return std::string(mine);
+  const Stream stream = Stream::Inline();
+  int64_t length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(static_cast<size_t>(group_.size()));
+  group_.AllGather(Tensor(&length, DType::kInt64, {1}),
+                   Tensor(lengths.data(), DType::kInt64, {group_.size()}), stream);
+  if (!group_.status().ok()) return std::string(mine);
+  std::string all;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t size = lengths[static_cast<size_t>(rank)];
+    if (size == 0) continue;
+    std::string text =
+        rank == group_.rank() ? std::string(mine) : std::string(static_cast<size_t>(size), '\0');
+    group_.Broadcast(Tensor(&text[0], DType::kUInt8, {size}), rank, stream);
+    all += text;
+  }
+  return group_.status().ok() ? all : std::string(mine);
 }
 
 std::string Consensus::OfFirst(absl::string_view mine) {

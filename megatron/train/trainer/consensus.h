@@ -37,6 +37,10 @@ class Consensus {
   // Returns whether all ranks give the same text, and true after a failure of the group.
   bool Same(absl::string_view mine);
 
+  // The texts of all ranks, of any length, in the order of ranks; this rank's after a failure of the
+  // group.
+  std::string OfAll(absl::string_view mine);
+
   // The text of the first rank, of any length; this rank's after a failure of the group.
   std::string OfFirst(absl::string_view mine);
 

@@ -32,6 +32,23 @@ TEST(ConsensusTest, AMessageOfOneRankReachesAllRanks) {
   }
 }
 
+TEST(ConsensusTest, AllTextsReachAllRanksInTheirOrder) {
+  for (int size : {1, 2, 5}) {
+    const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
+      Consensus consensus(world);
+      EXPECT_EQ(consensus.OfAll(""), "");
+      const std::string mine(rank % 2 == 0 ? static_cast<size_t>(2000 * (rank + 1)) : 0,
+                             static_cast<char>('a' + rank));
+      std::string all;
+      for (int i = 0; i < size; i += 2)
+        all.append(static_cast<size_t>(2000 * (i + 1)), static_cast<char>('a' + i));
+      EXPECT_EQ(consensus.OfAll(mine), all);
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
 TEST(ConsensusTest, ALongTextIsCut) {
   EXPECT_THAT(RunRanks(2,
                        [&](int rank, const ProcessGroup& world) {
@@ -55,6 +72,7 @@ TEST(ConsensusTest, AGroupThatHasFailedSaysSo) {
                                      StatusIs(absl::StatusCode::kAborted));
                          EXPECT_TRUE(consensus.Any(true));
                          EXPECT_FALSE(consensus.Any(false));
+                         EXPECT_EQ(consensus.OfAll("mine"), "mine");
                          return absl::OkStatus();
                        }),
               StatusIs(absl::StatusCode::kAborted));

@@ -172,6 +172,7 @@ RunStart TrainingLoop::MetricsStart() const {
   start.config_text = run_.description.config_text;
   start.restart_reason = run_.restart_reason;
   if (last_step_) start.last_step = &*last_step_;
+  start.unwritten = handed_on_;
   return start;
 }
 
@@ -187,10 +188,14 @@ void TrainingLoop::Tell(RunEventKind kind, int64_t iteration, const std::string&
 }
 
 ExitCode TrainingLoop::Train() {
+  if (run_.going_on) handed_on_ = consensus_.OfAll(run_.going_on->unwritten_metrics);
+  if (const absl::Status& status = trainer_->groups().world.status(); !status.ok())
+    return FailStep(status);
   absl::StatusOr<MetricsWriters> metrics =
       OpenMetricsWriters(options().loop, MetricsStart(), fs_, rank_.console);
   if (!metrics.ok()) return Fail(WithExitCode(metrics.status(), kExitIo));
   metrics_ = *std::move(metrics);
+  handed_on_.clear();
   if (run_.going_on) {
     const std::string how =
         absl::StrCat("training goes on after iteration ", first_iteration_, run_.going_on->how);

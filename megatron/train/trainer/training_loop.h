@@ -55,6 +55,8 @@ struct GoingOn {
   absl::Time since;  // SteadyNow() when the ranks before had ended
   // The last step that this process has made, unless it has made none.
   std::optional<StepMetrics> last_step;
+  // The lines of metrics that this process could not write, and has handed to nobody.
+  std::string unwritten_metrics;
 };
 
 // The inputs that the loops of all ranks of a process share; none of them changes while they run.
@@ -110,6 +112,8 @@ class TrainingLoop {
   // model was evaluated; -1: none.
   const std::optional<StepMetrics>& last_step() const { return last_step_; }
   int64_t evaluated_iteration() const { return last_evaluated_iteration_; }
+  // GoingOn::unwritten_metrics after this loop.
+  std::string unwritten_metrics() const { return handed_on_ + metrics_.Unwritten(); }
 
  private:
   // Passes over the next iteration if the configuration says so; returns whether it does.
@@ -176,7 +180,7 @@ class TrainingLoop {
   // The same of a local checkpoint; warns of an error.
   void SaveLocal();
   void FinishLocalSave();
-  // Prints that the save that was started last has failed; `next` says when the next one is.
+  // Prints what has failed of the save that was started last; `next` says when the next one is.
   void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
   std::string DescribeNewestCheckpoint() const;
   // Prints how many steps of a run that ends well were skipped, where that is not as it should be.
@@ -205,6 +209,7 @@ class TrainingLoop {
   StepSampler sampler_;
   std::optional<StepComparer> comparer_;  // with a prediction
   TimeReport times_;                      // those of the last log line
+  std::string handed_on_;                 // lines of processes before, until there are writers
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
   // The iteration of the newest checkpoint; -1: these ranks have saved none, nor loaded one from

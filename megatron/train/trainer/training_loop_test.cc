@@ -1,15 +1,21 @@
 #include "megatron/train/trainer/training_loop.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
@@ -19,7 +25,9 @@
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
+#include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
@@ -59,7 +67,7 @@ class WatchedSource : public SampleSource {
   Readings& readings_;
 };
 
-std::unique_ptr<Trainer> MakeTrainer(const TrainerOptions& options, const Stream& stream) {
+std::unique_ptr<Trainer> NewTrainer(const TrainerOptions& options, const Stream& stream) {
   const LossScaler scaler = LossScaler::MakeConstant(1);
   auto plan = Trainer::Create(options, scaler, {}, {}, Stream::Meta(), nullptr);
   CHECK_EQ(plan.status(), absl::OkStatus());
@@ -69,18 +77,36 @@ std::unique_ptr<Trainer> MakeTrainer(const TrainerOptions& options, const Stream
   return *std::move(trainer);
 }
 
+class SameSamples : public SampleSource {
+ public:
+  int64_t size() const override { return 8; }
+  absl::Status Get(int64_t, Sample* sample) const override {
+    sample->tokens.assign(kLength, 1);
+    sample->labels.assign(kLength, 1);
+    sample->loss_mask.assign(kLength, 1.0f);
+    sample->positions.resize(kLength);
+    for (int i = 0; i < kLength; ++i) sample->positions[i] = i;
+    sample->document_starts.assign(1, 0);
+    return absl::OkStatus();
+  }
+};
+
+void SetOptions(RunOptions* run) {
+  TrainerOptions& options = run->trainer;
+  options.model = SmallGpt2();
+  options.schedule.max_lr = 1e-2;
+  options.schedule.lr_decay_steps = 1000;
+  options.packing.seq_length = run->data.seq_length = kLength;
+  options.packing.layout.micro_batch_size = options.packing.layout.data_parallel_size = 1;
+  options.packing.num_workers = 1;
+  options.batch_size.global_batch_size = options.packing.max_micro_batches = 1;
+}
+
 // The trainer generates text afterwards, and the samples that the loop has made of a run's are
 // gone.
 TEST(TrainingLoopTest, NoThreadReadsSamplesWhenTheLoopIsGone) {
   TrainingRun run;
-  TrainerOptions& options = run.options.trainer;
-  options.model = SmallGpt2();
-  options.schedule.max_lr = 1e-2;
-  options.schedule.lr_decay_steps = 1000;
-  options.packing.seq_length = run.options.data.seq_length = kLength;
-  options.packing.layout.micro_batch_size = options.packing.layout.data_parallel_size = 1;
-  options.packing.num_workers = 1;
-  options.batch_size.global_batch_size = options.packing.max_micro_batches = 1;
+  SetOptions(&run.options);
   run.options.loop.train_iters = 1;
   Readings readings;
   run.data.train = std::make_unique<WatchedSource>(&readings);
@@ -92,7 +118,7 @@ TEST(TrainingLoopTest, NoThreadReadsSamplesWhenTheLoopIsGone) {
   RankConsole console(/*prints=*/false, &progress);
   FirstFailure failure;
   const std::unique_ptr<Trainer> trainer =
-      MakeTrainer(options, trace.Follow(Stream::Cpu(&pool), "compute"));
+      NewTrainer(run.options.trainer, trace.Follow(Stream::Cpu(&pool), "compute"));
   TrainingLoop::Rank rank;
   rank.profile.ledger = &ledger;
   rank.trace = &trace;
@@ -110,6 +136,90 @@ TEST(TrainingLoopTest, NoThreadReadsSamplesWhenTheLoopIsGone) {
   EXPECT_EQ(trainer->progress().iteration, 1);
   trainer->ReleaseSources();
   EXPECT_FALSE(readings.outlasts);
+}
+
+// The parts of a rank alone that prints.
+struct LoopParts {
+  Trace trace;
+  ThreadPool pool{1};
+  MemoryLedger ledger;
+  RankProgress progress;
+  RankConsole console{/*prints=*/true, &progress};
+  FirstFailure failure;
+
+  std::unique_ptr<Trainer> MakeTrainer(const TrainerOptions& options) {
+    return NewTrainer(options, trace.Follow(Stream::Cpu(&pool), "compute"));
+  }
+
+  TrainingLoop::Rank Rank() {
+    TrainingLoop::Rank rank;
+    rank.profile.ledger = &ledger;
+    rank.trace = &trace;
+    rank.console = &console;
+    rank.progress = &progress;
+    rank.failure = &failure;
+    return rank;
+  }
+};
+
+// The disk is full until the ranks change.
+TEST(TrainingLoopTest, LinesOfMetricsThatOneLoopCouldNotWriteTheNextOneWrites) {
+  MemoryFileSystem disk;
+  FaultFileSystem full(&disk);
+  TrainingRun run;
+  SetOptions(&run.options);
+  run.options.loop.metrics_file = "run/metrics.jsonl";
+  run.data.train = std::make_unique<SameSamples>();
+  LoopParts parts;
+  const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  for (const int64_t iterations : {2, 3}) {
+    run.options.loop.train_iters = iterations;
+    std::string unwritten;
+    {
+      TrainingLoop loop(run, parts.Rank(), full, trainer.get());
+      ASSERT_EQ(loop.Run(), kExitDone) << parts.failure.Get();
+      unwritten = loop.unwritten_metrics();
+    }
+    EXPECT_EQ(std::count(unwritten.begin(), unwritten.end(), '\n'), iterations);
+    run.going_on.emplace();
+    run.going_on->unwritten_metrics = unwritten;
+  }
+  full.ClearFault();
+  run.options.loop.train_iters = 4;
+  TrainingLoop loop(run, parts.Rank(), full, trainer.get());
+  ASSERT_EQ(loop.Run(), kExitDone) << parts.failure.Get();
+  EXPECT_EQ(loop.unwritten_metrics(), "");
+  const absl::StatusOr<std::string> text = ReadFileToString(disk, "run/metrics.jsonl");
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto history = ParseMetrics(*text);
+  ASSERT_TRUE(history.ok()) << history.status();
+  ASSERT_EQ(history->steps.size(), 4u);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(history->steps[i].iteration, i + 1);
+}
+
+TEST(TrainingLoopTest, ACheckpointThatOnlyIsNotNamedCountsAsSaved) {
+  MemoryFileSystem disk;
+  ASSERT_TRUE(disk.CreateDirs("/save/latest_checkpointed_iteration.txt").ok());
+  TrainingRun run;
+  SetOptions(&run.options);
+  run.options.checkpoint.save = "/save";
+  run.options.checkpoint.save_interval = 1;
+  run.options.loop.train_iters = 2;
+  run.data.train = std::make_unique<SameSamples>();
+  LoopParts parts;
+  const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
+  TrainingLoop loop(run, parts.Rank(), disk, trainer.get());
+  ::testing::internal::CaptureStdout();
+  const ExitCode code = loop.Run();
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(code, kExitIo);
+  EXPECT_NE(said.find("saved checkpoint of iteration 1 to /save"), std::string::npos) << said;
+  EXPECT_NE(said.find("latest_checkpointed_iteration.txt' is no regular file"), std::string::npos)
+      << said;
+  EXPECT_EQ(said.find("was not saved"), std::string::npos) << said;
+  const absl::Status failure = parts.failure.Get();
+  EXPECT_NE(failure.message().find("iteration 2 itself is saved"), std::string::npos) << failure;
 }
 
 }  // namespace
