@@ -110,7 +110,12 @@ absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOption
     return consensus.FirstFailure(WithExitCode(NamesField("checkpoint.local_save", mine), kExitIo));
   };
   absl::StatusOr<LocalPlace> place = FindMachines(fs, own, start, processes, agree);
-  MEGATRON_RETURN_IF_ERROR(WithExitCode(place.status(), kExitPeerLost));
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(processes.status(), kExitPeerLost));
+  if (!place.ok()) {
+    warn(absl::StrCat(place.status().message(),
+                      "; training continues without local checkpoints until the next start"));
+    return LocalPlace();
+  }
   if (processes.size() == 1) place->machines.assign(static_cast<size_t>(ranks), 0);
   const int machines = static_cast<int>(DistinctMachines(place->machines).size());
   if (options.peer_copies < machines) return place;

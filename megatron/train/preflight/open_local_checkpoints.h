@@ -32,8 +32,9 @@ std::string LocalDirectoryHere(const CheckpointOptions& options);
 
 // Returns where this process's ranks save local checkpoints; nothing without checkpoint.local_save.
 // All processes of the run call it, after checkpoint.save is there; all get the same error, which
-// carries kExitConfig or kExitIo. A process alone has all `ranks`. `warn` hears that there are too
-// few machines for checkpoint.peer_copies.
+// carries kExitConfig, kExitIo or kExitPeerLost. A process alone has all `ranks`. `warn` hears that
+// there are too few machines for checkpoint.peer_copies, and that the directory of a process can't
+// be written: then there is no place for any of them.
 absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOptions& options,
                                           int ranks, const ProcessGroup& processes,
                                           absl::FunctionRef<void(const std::string&)> warn);

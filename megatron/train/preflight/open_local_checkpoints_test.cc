@@ -23,6 +23,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -153,6 +154,26 @@ TEST_F(OpenLocalCheckpointsTest, WithoutAnotherMachineThereAreNoCopies) {
   EXPECT_THAT(place->machines, ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(told_, ElementsAre("checkpoint.peer_copies = 1: all ranks have one "
                                  "checkpoint.local_save, so that there are no copies"));
+}
+
+TEST_F(OpenLocalCheckpointsTest, WhereThereIsNoRoomTrainingGoesOnWithoutThem) {
+  ASSERT_THAT(WriteFileAtomically(fs_, "/local", "a file"), IsOk());
+  absl::StatusOr<LocalPlace> place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note());
+  ASSERT_THAT(place, IsOk());
+  EXPECT_EQ(place->directory, "");
+  EXPECT_THAT(told_, ElementsAre(AllOf(HasSubstr("checkpoint.local_save: "), HasSubstr("/local"),
+                                       HasSubstr("training continues without local checkpoints"))));
+  StartingPoint start;
+  EXPECT_THAT(
+      PreferLocalCheckpoint(fs_, options_, kRunId, *place, ProcessGroup(), Note(), Note(), &start),
+      IsOk());
+  EXPECT_EQ(start.checkpoint, nullptr);
+
+  // The next start has them again.
+  ASSERT_THAT(fs_.Remove("/local"), IsOk());
+  place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note());
+  ASSERT_THAT(place, IsOk());
+  EXPECT_THAT(place->directory, HasSubstr("/local/"));
 }
 
 TEST_F(OpenLocalCheckpointsTest, WhatCannotBeIsRefused) {
