@@ -20,7 +20,7 @@ struct ExpertRange {
 struct ExpertPart {
   ExpertRange experts;
   int64_t begin = 0, end = 0;
-  std::vector<ops::RowGroup> groups;  // of these rows, counted from the first of them
+  std::vector<ops::RowGroup> groups;  // these rows, counted from the first of them
 
   // Returns the part's rows of a tensor with all rows.
   Tensor Of(const Tensor& x_RC) const { return x_RC.Slice(0, begin, end); }

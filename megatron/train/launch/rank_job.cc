@@ -28,7 +28,7 @@ static_assert(kMostJoins < kMostTries);
 // The time after which a rank that had no descriptors tries again.
 constexpr absl::Duration kDescriptorPause = absl::Seconds(1);
 
-constexpr char kConfiguration[] = "run/configuration";  // of the first rank
+constexpr char kConfiguration[] = "run/configuration";  // the first rank's
 constexpr char kOthersKeepTheirs[] =
     "the others keep the configuration that the run began with: take the change back, or end the "
     "run and start it again";

@@ -128,7 +128,7 @@ Case Experts(const char* name, const ModelOptions& model) {
   return c;
 }
 
-// Of four experts each rank has two, which get their rows one after the other.
+// Each rank has two of four experts, which get their rows one after the other.
 Case ExpertsInParts(const char* name, bool recompute) {
   Case c = Experts(name, SmallMixtral());
   c.model.transformer.moe.dispatch_in_parts = true;

@@ -104,7 +104,7 @@ class JsonlWriter : public MetricsWriter {
   int64_t last_iteration_;  // records of later ones are dropped when the file is opened
   absl::Status opened_;
   std::unique_ptr<WritableFile> file_;    // null: it could not be written so far
-  std::optional<FileIdentity> identity_;  // that of file_, where files have one
+  std::optional<FileIdentity> identity_;  // file_'s own, where files have one
   std::deque<std::string> kept_;          // lines that are not in the file yet
   bool torn_ = false;           // the last write failed, and may have left a part of its line
   bool has_torn_line_ = false;  // a line in the file may be torn
