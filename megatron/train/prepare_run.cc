@@ -167,6 +167,16 @@ absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> RunPreparation::KeepSaveLock(const CheckpointOptions& checkpoint,
+                                                  bool is_first) {
+  const std::lock_guard<std::mutex> guard(save_lock_mutex_);
+  if (save_lock_->HasItsName()) return false;
+  MEGATRON_ASSIGN_OR_RETURN(
+      save_lock_, is_first ? LockSaveDirectoryAgain(checkpoint, process_.launch().world_size)
+                           : JoinSaveDirectory(checkpoint));
+  return true;
+}
+
 absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
   const config::PretrainConfig& config = accepted->loaded.config;
   PretrainRun run = Begin(std::move(accepted->run));
@@ -200,6 +210,11 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
   if (options.ranks.in_process_recovery && process_.is_first())
     run.training.others_come = shared_.recovery->OthersCome();
   MEGATRON_RETURN_IF_ERROR(TakeSaveLock(run));
+  if (!options.checkpoint.save.empty()) {
+    run.training.keep_save_lock = [this, checkpoint = options.checkpoint](bool is_first) {
+      return KeepSaveLock(checkpoint, is_first);
+    };
+  }
   const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,

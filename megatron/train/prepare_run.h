@@ -8,6 +8,7 @@
 #define MEGATRON_TRAIN_PREPARE_RUN_H_
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -79,6 +80,8 @@ class RunPreparation {
   // Makes the directories that this process writes to. The first process locks that of checkpoints.
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
   absl::Status TakeSaveLock(const PretrainRun& run);
+  // TrainingRun::keep_save_lock of a run with these options.
+  absl::StatusOr<bool> KeepSaveLock(const CheckpointOptions& checkpoint, bool is_first);
   // Finds the state that the run starts from.
   absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run) const;
   // Returns what is expected of a step, on all processes alike; without parts if there is nothing
@@ -90,6 +93,7 @@ class RunPreparation {
   const RunProcess& process_;
   const absl::Time run_start_;
   const Shared shared_;
+  std::mutex save_lock_mutex_;  // the rank threads of a process share the lock
   std::optional<RunLock> save_lock_;
 };
 

@@ -25,6 +25,7 @@ namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
 using ::testing::HasSubstr;
 
 constexpr char kBase[] =
@@ -97,6 +98,36 @@ TEST(PrepareRunTest, TheDirectoryOfCheckpointsIsLockedAsLongAsThePreparationLive
   EXPECT_EQ(ExitCodeOf(second.Prepare({save}).status()), kExitConfig);
   first.reset();
   EXPECT_THAT(second.Prepare({save}), IsOk());
+}
+
+TEST(PrepareRunTest, ARunWhoseLockWasRemovedTakesItAgainUnlessAnotherRunHasIt) {
+  const std::string save = absl::StrCat(testing::TempDir(), "/unlocked");
+  const std::vector<std::string> overrides = {"checkpoint.save=" + save};
+  Process first;
+  const absl::StatusOr<PretrainRun> run = first.Prepare(overrides);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_THAT(run->training.keep_save_lock(/*is_first=*/true), IsOkAndHolds(false));
+
+  ASSERT_THAT(PosixFileSystem().Remove(save + "/.lock"), IsOk());
+  EXPECT_THAT(run->training.keep_save_lock(/*is_first=*/true), IsOkAndHolds(true));
+  EXPECT_THAT(run->training.keep_save_lock(/*is_first=*/true), IsOkAndHolds(false));
+  EXPECT_EQ(ExitCodeOf(Process().Prepare(overrides).status()), kExitConfig);
+
+  ASSERT_THAT(PosixFileSystem().Remove(save + "/.lock"), IsOk());
+  std::optional<Process> second(std::in_place);
+  ASSERT_THAT(second->Prepare(overrides), IsOk());
+  const absl::Status taken = run->training.keep_save_lock(/*is_first=*/true).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(taken)) << taken;
+  EXPECT_EQ(ExitCodeOf(taken), kExitConfig);
+  second.reset();
+  EXPECT_THAT(run->training.keep_save_lock(/*is_first=*/true), IsOkAndHolds(true));
+}
+
+TEST(PrepareRunTest, WithoutADirectoryOfCheckpointsNoLockIsKept) {
+  Process process;
+  const absl::StatusOr<PretrainRun> run = process.Prepare({});
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(run->training.keep_save_lock, nullptr);
 }
 
 // As at a restart, after somebody has renamed the directory.

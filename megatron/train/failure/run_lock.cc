@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "megatron/base/file_identity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
 
@@ -46,8 +47,11 @@ absl::Status TryFor(absl::Duration patience, absl::FunctionRef<absl::Status()> t
 absl::StatusOr<RunLock> RunLock::Open(const std::string& path, int flags) {
   // O_NONBLOCK: a FIFO of this name, which has no writer, is not waited for.
   const int descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat("open '", path, "'"));
-  return RunLock(path, descriptor);
+  if (descriptor >= 0) return RunLock(path, descriptor);
+  const absl::Status error = absl::ErrnoToStatus(errno, absl::StrCat("open '", path, "'"));
+  // As where the path leads through a file. kFailedPrecondition is kept for other runs.
+  if (absl::IsFailedPrecondition(error)) return absl::InvalidArgumentError(error.message());
+  return error;
 }
 
 absl::StatusOr<bool> RunLock::Lock(int operation) const {
@@ -132,6 +136,8 @@ absl::StatusOr<std::string> RunLock::Claimant(const std::string& directory) {
 bool RunLock::WasClaimed(const std::string& directory) {
   return access(ClaimPath(directory).c_str(), F_OK) == 0;
 }
+
+bool RunLock::HasItsName() const { return IdentityOf(path_) == IdentityOf(descriptor_); }
 
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   std::swap(path_, other.path_);

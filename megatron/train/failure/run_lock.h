@@ -38,6 +38,10 @@ class RunLock {
   // Returns whether there has been a claim on the directory, of which a file stays.
   static bool WasClaimed(const std::string& directory);
 
+  // Returns whether the lock's file still has its name. If it was removed, or another file has
+  // taken its place, this lock keeps nobody away any more.
+  bool HasItsName() const;
+
   RunLock() = default;
   RunLock(RunLock&& other) noexcept { *this = std::move(other); }
   RunLock& operator=(RunLock&& other) noexcept;

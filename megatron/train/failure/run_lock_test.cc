@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -71,11 +72,38 @@ TEST(RunLockTest, ProcessesOfOneRunHoldItTogether) {
   leaving.join();
 }
 
+TEST(RunLockTest, KnowsWhetherItsFileWasRemovedOrReplaced) {
+  const std::string directory = NewDirectory();
+  const std::string path = absl::StrCat(directory, "/.lock");
+  const absl::StatusOr<RunLock> lock = RunLock::Take(directory, kNobody, kNoPatience);
+  ASSERT_THAT(lock, IsOk());
+  EXPECT_TRUE(lock->HasItsName());
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  EXPECT_FALSE(lock->HasItsName());
+  const absl::StatusOr<RunLock> other = RunLock::Take(directory, kNobody, kNoPatience);
+  ASSERT_THAT(other, IsOk());
+  EXPECT_TRUE(other->HasItsName());
+  EXPECT_FALSE(lock->HasItsName());
+  ASSERT_EQ(rename(directory.c_str(), absl::StrCat(directory, "_moved").c_str()), 0);
+  EXPECT_FALSE(other->HasItsName());
+}
+
 TEST(RunLockTest, TheErrorNamesAMissingDirectory) {
   EXPECT_THAT(RunLock::Take("/nowhere/at/all", kNobody, kNoPatience),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/at/all")));
   EXPECT_THAT(RunLock::Claim("/nowhere/at/all", "launch", kNoPatience),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/at/all")));
+}
+
+// Whoever gets kFailedPrecondition takes it that another run is there.
+TEST(RunLockTest, APathThatCannotBeADirectoryIsNotAnotherRun) {
+  const std::string file = absl::StrCat(NewDirectory(), "/file");
+  const int descriptor = open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+  ASSERT_GE(descriptor, 0);
+  close(descriptor);
+  EXPECT_THAT(RunLock::Take(file, kNobody, kNoPatience),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Not a directory")));
+  EXPECT_THAT(RunLock::Join(file), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(RunLockTest, OnlyRunsOfALauncherGetWhatItHasClaimed) {

@@ -76,6 +76,10 @@ struct TrainingRun {
   // Returns whether processes have come that would be ranks of the run; the first rank asks after
   // each step. Null: nobody asks.
   std::function<bool()> others_come;
+  // Takes the lock on the directory of checkpoints anew where its file was removed or replaced, and
+  // returns whether it had to. All ranks call it before a save, the first one before the others.
+  // kFailedPrecondition: another run has the directory. Null: there is no lock.
+  std::function<absl::StatusOr<bool>(bool is_first)> keep_save_lock;
 };
 
 class TrainingLoop {
@@ -174,8 +178,11 @@ class TrainingLoop {
   absl::Status EvaluateTasks(std::vector<NamedValue>* metrics);
   // Evaluates the finished model on the test set, after its checkpoint is saved.
   ExitCode Test();
-  // Starts a save once the one before has ended, and warns if that one has failed.
-  void StartSave();
+  // Returns an error if another run has the directory of checkpoints.
+  absl::Status KeepSaveLock();
+  // Starts a save once the one before has ended, and warns if that one has failed. Nothing is saved
+  // over another run's checkpoints: that is an error.
+  absl::Status StartSave();
   absl::Status FinishSave();
   // The same of a local checkpoint; warns of an error.
   void SaveLocal();

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/save_checkpoint.h"
@@ -32,7 +33,8 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
     if (local_saver_.IsDue(iteration)) SaveLocal();
     return std::nullopt;
   }
-  StartSave();
+  const absl::Status started = StartSave();
+  if (!started.ok()) return FailStep(started);
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
   if (!status.ok()) {
@@ -65,14 +67,42 @@ void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_vie
   Tell(RunEventKind::kSaveFailed, saving_iteration_, message);
 }
 
-void TrainingLoop::StartSave() {
+absl::Status TrainingLoop::KeepSaveLock() {
+  if (run_.keep_save_lock == nullptr) return absl::OkStatus();
+  const bool is_first = trainer_->groups().world.rank() == 0;
+  absl::StatusOr<bool> anew = false;
+  if (is_first) anew = run_.keep_save_lock(/*is_first=*/true);
+  absl::Status taken = absl::OkStatus();
+  if (absl::IsFailedPrecondition(anew.status())) {
+    taken = WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            "iteration ", trainer_->progress().iteration, " is not saved: .lock in ",
+            options().checkpoint.save, " was removed or replaced, and ", anew.status().message())),
+        ExitCodeOf(anew.status()));
+  }
+  MEGATRON_RETURN_IF_ERROR(consensus_.FirstFailure(taken));
+  // The others join a lock that the first rank has.
+  if (!is_first) anew = run_.keep_save_lock(/*is_first=*/false);
+  if (!anew.ok()) {
+    rank_.console->WarnOwn(absl::StrCat("another run may begin in ", options().checkpoint.save,
+                                        ", which can't be locked: ", anew.status().message()));
+  } else if (is_first && *anew) {
+    rank_.console->WarnOwn(absl::StrCat(".lock in ", options().checkpoint.save,
+                                        " was removed or replaced; the directory is locked again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingLoop::StartSave() {
   const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "start checkpoint");
   rank_.progress->Enter(Phase::kSave);
+  MEGATRON_RETURN_IF_ERROR(KeepSaveLock());
   const absl::Status status = FinishSave();
   if (!status.ok()) WarnOfFailedSave(status, "now");
   metrics_.Sync();
   writer_->Start(MakeCheckpointState(*trainer_, run_.description));
   saving_iteration_ = trainer_->progress().iteration;
+  return absl::OkStatus();
 }
 
 absl::Status TrainingLoop::FinishSave() {
@@ -117,7 +147,10 @@ ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   }
   const int64_t iteration = trainer_->progress().iteration;
   const bool is_being_saved = writer_->in_progress() && saving_iteration_ == iteration;
-  if (saved_iteration_ != iteration && !is_being_saved) StartSave();
+  if (saved_iteration_ != iteration && !is_being_saved) {
+    const absl::Status started = StartSave();
+    if (!started.ok()) return FailStep(started);
+  }
   const absl::Status status = FinishSave();
   FinishLocalSave();
   if (status.ok()) {

@@ -24,6 +24,7 @@
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/rank_console.h"
@@ -198,15 +199,20 @@ TEST(TrainingLoopTest, LinesOfMetricsThatOneLoopCouldNotWriteTheNextOneWrites) {
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(history->steps[i].iteration, i + 1);
 }
 
+// A run of two steps that saves each of them to /save.
+void SaveEachStep(TrainingRun* run) {
+  SetOptions(&run->options);
+  run->options.checkpoint.save = "/save";
+  run->options.checkpoint.save_interval = 1;
+  run->options.loop.train_iters = 2;
+  run->data.train = std::make_unique<SameSamples>();
+}
+
 TEST(TrainingLoopTest, ACheckpointThatOnlyIsNotNamedCountsAsSaved) {
   MemoryFileSystem disk;
   ASSERT_TRUE(disk.CreateDirs("/save/latest_checkpointed_iteration.txt").ok());
   TrainingRun run;
-  SetOptions(&run.options);
-  run.options.checkpoint.save = "/save";
-  run.options.checkpoint.save_interval = 1;
-  run.options.loop.train_iters = 2;
-  run.data.train = std::make_unique<SameSamples>();
+  SaveEachStep(&run);
   LoopParts parts;
   const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
   TrainingLoop loop(run, parts.Rank(), disk, trainer.get());
@@ -220,6 +226,54 @@ TEST(TrainingLoopTest, ACheckpointThatOnlyIsNotNamedCountsAsSaved) {
   EXPECT_EQ(said.find("was not saved"), std::string::npos) << said;
   const absl::Status failure = parts.failure.Get();
   EXPECT_NE(failure.message().find("iteration 2 itself is saved"), std::string::npos) << failure;
+}
+
+TEST(TrainingLoopTest, NothingIsSavedOverTheCheckpointsOfAnotherRun) {
+  for (const bool in_the_end : {false, true}) {
+    MemoryFileSystem disk;
+    TrainingRun run;
+    SaveEachStep(&run);
+    int saves = 0;
+    run.keep_save_lock = [&](bool is_first) -> absl::StatusOr<bool> {
+      EXPECT_TRUE(is_first);
+      if (saves++ < in_the_end) return false;
+      return WithExitCode(absl::FailedPreconditionError("another process is saving to /save"),
+                          kExitConfig);
+    };
+    LoopParts parts;
+    const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
+    TrainingLoop loop(run, parts.Rank(), disk, trainer.get());
+    EXPECT_EQ(loop.Run(), kExitConfig);
+    const absl::Status failure = parts.failure.Get();
+    EXPECT_NE(failure.message().find(in_the_end ? "iteration 2 is not saved: .lock in /save"
+                                                : "iteration 1 is not saved: .lock in /save"),
+              std::string::npos)
+        << failure;
+    EXPECT_EQ(disk.Stat("/save/iter_0000001").ok(), in_the_end);
+    EXPECT_FALSE(disk.Stat("/save/iter_0000002").ok());
+  }
+}
+
+TEST(TrainingLoopTest, ALockThatIsTakenAgainOrCannotBeOnlyWarns) {
+  MemoryFileSystem disk;
+  TrainingRun run;
+  SaveEachStep(&run);
+  int saves = 0;
+  run.keep_save_lock = [&](bool) -> absl::StatusOr<bool> {
+    if (saves++ == 0) return true;
+    return absl::ResourceExhaustedError("No space left on device");
+  };
+  LoopParts parts;
+  const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
+  TrainingLoop loop(run, parts.Rank(), disk, trainer.get());
+  ::testing::internal::CaptureStdout();
+  const ExitCode code = loop.Run();
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  ASSERT_EQ(code, kExitDone) << parts.failure.Get();
+  EXPECT_NE(said.find("the directory is locked again"), std::string::npos) << said;
+  EXPECT_NE(said.find("can't be locked: No space left on device"), std::string::npos) << said;
+  EXPECT_TRUE(disk.Stat("/save/iter_0000001").ok());
+  EXPECT_TRUE(disk.Stat("/save/iter_0000002").ok());
 }
 
 }  // namespace
