@@ -317,9 +317,12 @@ class Episode:
             for path in filter(os.path.exists, damaged):
                 os.rename(path, os.path.join(away, os.path.basename(path)))
             return
+        # A second signal may end the rank that would say why.
+        said = NO_DESCRIPTOR.search(self.run.output()) or (
+            code == REFUSED and "term_parent_twice" in self.struck)
         if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck) or (
                 FEW_DESCRIPTORS & set(self.struck) and (code == CANNOT_LOAD or (
-                    not self.run.has_begun() and NO_DESCRIPTOR.search(self.run.output())))):
+                    not self.run.has_begun() and said))):
             self.is_harmless = False  # it has to be started again
             return
         if code == REFUSED and "no_memory" in self.struck and not self.run.has_begun() and (
