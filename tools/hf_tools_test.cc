@@ -639,6 +639,41 @@ TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
   EXPECT_TRUE(fs_.Stat(Path("save/tokenizer")).ok());
 }
 
+TEST_F(HfToolsTest, AnImportTakesThePlaceOfWhatAKilledOneLeft) {
+  WriteModel("model", RowsForTokens());
+  WriteTokenizer("model");
+  const std::string arguments = absl::StrCat("--save=", Path("save"), " ", Path("model"));
+  const std::string unfinished = Path("save/import_hf.unfinished");
+  ASSERT_EQ(Run("import_hf", arguments), 0) << output_;
+  EXPECT_FALSE(fs_.Stat(unfinished).ok());
+  const std::string config = Contents("save/config.textproto");
+
+  // An import that was killed while it wrote the weights.
+  ASSERT_THAT(fs_.RemoveTree(Path("save")), IsOk());
+  ASSERT_THAT(fs_.CreateDirs(Path("save/tokenizer")), IsOk());
+  ASSERT_THAT(fs_.CreateDirs(Path("save/iter_0000000.tmp")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, unfinished, ""), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("save/tokenizer/tokenizer.json"), "{"), IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 0) << output_;
+  EXPECT_EQ(Contents("save/config.textproto"), config);
+  EXPECT_FALSE(fs_.Stat(Path("save/tokenizer/tokenizer.json")).ok());
+  EXPECT_FALSE(fs_.Stat(unfinished).ok());
+
+  // An import that was killed between the checkpoint and the configuration.
+  ASSERT_THAT(fs_.Remove(Path("save/config.textproto")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, unfinished, ""), IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 0) << output_;
+  EXPECT_EQ(Contents("save/config.textproto"), config);
+  EXPECT_FALSE(fs_.Stat(unfinished).ok());
+
+  // The checkpoints of a training stay.
+  ASSERT_THAT(WriteFileAtomically(fs_, unfinished, ""), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("save/latest_checkpointed_iteration.txt"), "7\n"),
+              IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 20);
+  EXPECT_THAT(output_, HasSubstr("holds a checkpoint already"));
+}
+
 TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
   const ModelOptions options = Gpt2();
   std::vector<SafetensorsTensor> files = FilesOf(options);

@@ -13,6 +13,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
@@ -84,6 +85,10 @@ absl::StatusOr<TheirConfig> ReadConfig(FileSystem& fs, const std::string& direct
   return config;
 }
 
+// The name of a file that is in --save while an import writes there. What lies beside it is that of
+// an import that was killed.
+constexpr char kUnfinished[] = "import_hf.unfinished";
+
 std::string TokenizerCopy() { return JoinPath(absl::GetFlag(FLAGS_save), "tokenizer"); }
 
 absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
@@ -147,22 +152,29 @@ absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirC
   ImportOptions options;
   options.tokens = theirs.tokens;
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
-  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(absl::GetFlag(FLAGS_save)));
-  MEGATRON_ASSIGN_OR_RETURN(options.save, AbsolutePath(absl::GetFlag(FLAGS_save)));
+  const std::string& save = absl::GetFlag(FLAGS_save);
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(save));
+  MEGATRON_ASSIGN_OR_RETURN(options.save, AbsolutePath(save));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(save, kUnfinished), ""));
+  MEGATRON_RETURN_IF_ERROR(fs.RemoveTree(TokenizerCopy()));
   MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model, &options));
   MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
-  return Save(fs, imported, weights, adapter);
+  MEGATRON_RETURN_IF_ERROR(Save(fs, imported, weights, adapter));
+  return fs.Remove(JoinPath(save, kUnfinished));
 }
 
-// Returns the files that would be overwritten, or be taken for files of this import.
+// Returns an error if there are files that would be overwritten, or be taken for files of this
+// import. Those of an import that was killed may be overwritten. A checkpoint of a later iteration
+// is none of its files.
 absl::Status CheckSaveDirectory(FileSystem& fs, const std::string& save) {
-  if (fs.Stat(JoinPath(save, kLatestFileName)).ok())
+  const bool unfinished = fs.Stat(JoinPath(save, kUnfinished)).ok();
+  const std::string latest = JoinPath(save, kLatestFileName);
+  if (fs.Stat(latest).ok() &&
+      !(unfinished && absl::StripAsciiWhitespace(ReadFileToString(fs, latest).value_or("")) == "0"))
     return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));
-  if (!fs.Stat(TokenizerCopy()).ok()) return absl::OkStatus();
+  if (unfinished || !fs.Stat(TokenizerCopy()).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("'", TokenizerCopy(),
-                   "' is there already, left by an import that was killed perhaps; remove it, or "
-                   "give another --save"));
+      absl::StrCat("'", TokenizerCopy(), "' is there already; remove it, or give another --save"));
 }
 
 absl::Status Import(const std::vector<std::string>& arguments) {
@@ -189,6 +201,7 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   if (status.ok() || fs.Stat(JoinPath(save, kLatestFileName)).ok()) return status;
   // The first error is reported.
   fs.RemoveTree(TokenizerCopy()).IgnoreError();
+  fs.Remove(JoinPath(save, kUnfinished)).IgnoreError();
   if (is_new) fs.Remove(save).IgnoreError();
   return status;
 }
