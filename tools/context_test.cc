@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kOutgrown[] = "WARNING: the text has ";
+constexpr char kCutOff[] = "WARNING: the text is cut off";
 
 // The run's context is of 64 tokens.
 class ContextTest : public PretrainProgramTest {
@@ -40,6 +41,33 @@ TEST_F(ContextTest, ATextThatOutgrowsTheContextIsWrittenWithAWarning) {
       RunTool("tools/generate_text", {"--prompt=Sam", "--tokens_to_generate=3", Path("save")});
   EXPECT_EQ(fits.exit_code, kExitDone) << fits.output;
   EXPECT_THAT(fits.output, Not(HasSubstr(kOutgrown)));
+}
+
+// At this temperature the tokens are drawn from all of the vocabulary, and the end is not among the
+// first 23.
+TEST_F(ContextTest, ATextThatTheDecodersContextEndsComesWithAWarning) {
+  Arguments train = Command(
+      {SaveTo("save"), "--set=train.train_iters=3", "--set=model.model_type=t5",
+       "--set=model.decoder_seq_length=24", "--set=data.tokenizer_type=StoryWordPiece",
+       "--set=data.vocab_extra_ids=10",
+       "--set=generation={prompt: \"Once <extra_id_0>\" tokens_to_generate: 24 temperature: 100}"});
+  train[0] = ProgramPath("megatron/train/pretrain_t5");
+  const std::string log = Path("train.txt");
+  const Outcome run = FinishProgram(StartProgram(train, log), log);
+  ASSERT_EQ(run.exit_code, kExitDone) << run.output;
+  EXPECT_THAT(run.output, HasSubstr(kCutOff));
+  const auto restore = [this](int tokens) {
+    return RunTool("tools/generate_text",
+                   {"--prompt=Once <extra_id_0>", "--temperature=100",
+                    absl::StrCat("--tokens_to_generate=", tokens), Path("save")});
+  };
+  const Outcome cut = restore(24);
+  EXPECT_EQ(cut.exit_code, kExitDone) << cut.output;
+  EXPECT_THAT(cut.output, HasSubstr(kCutOff));
+  EXPECT_THAT(cut.output, HasSubstr("context of 24 (model.decoder_seq_length)"));
+  const Outcome fits = restore(23);
+  EXPECT_EQ(fits.exit_code, kExitDone) << fits.output;
+  EXPECT_THAT(fits.output, Not(HasSubstr(kCutOff)));
 }
 
 TEST_F(ContextTest, LogitsAreRefusedBehindTheLastPosition) {

@@ -77,6 +77,8 @@ absl::Status Restore(InferenceModel* model) {
       _ << "in the prompt");
   std::printf("%s\n", restored.written.c_str());
   if (!restored.spans.empty()) std::printf("%s\n", restored.text.c_str());
+  std::fflush(stdout);
+  if (restored.cut_off) std::fputs(CutOffWarning(how.limits.max_context).c_str(), stderr);
   return absl::OkStatus();
 }
 

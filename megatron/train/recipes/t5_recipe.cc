@@ -2,6 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/train/text/context_warning.h"
 #include "megatron/train/text/restored_text.h"
 
 namespace megatron {
@@ -55,6 +56,7 @@ class T5 : public Recipe {
     task.print(restored.ok()
                    ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
                    : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
+    if (restored.ok() && restored->cut_off) task.print(CutOffWarning(task.limits.max_context));
   }
 };
 

@@ -15,5 +15,10 @@ TEST(ContextWarningTest, ATextIsOutgrownWithTheSecondTokenBehindTheContext) {
   EXPECT_THAT(ContextWarning(10, 8), HasSubstr("the text has 10 tokens and the context 8 "));
 }
 
+TEST(ContextWarningTest, ADecodersFirstTokenIsOneOfItsContext) {
+  EXPECT_THAT(CutOffWarning(24),
+              HasSubstr("after 23 tokens, and with the first its context of 24"));
+}
+
 }  // namespace
 }  // namespace megatron

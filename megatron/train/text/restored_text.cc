@@ -105,11 +105,14 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
   const int64_t count = std::min(options.tokens, options.limits.max_context - 1);
   model->Generate(options.sampling, count, &written,
                   [&](int32_t token) { return token != last && go_on(); });
-  if (written.back() == last) written.pop_back();
+  const bool ended = written.back() == last;
+  const bool full = static_cast<int64_t>(written.size()) > count;
+  if (ended) written.pop_back();
   const SpecialTokens& special = tokenizer.special();
   const auto asked = absl::MakeConstSpan(given).subspan(
       special.before.size(), given.size() - special.before.size() - special.after.size());
   RestoredText restored = PutTogether(asked, absl::MakeConstSpan(written).subspan(1), tokenizer);
+  restored.cut_off = full && !ended && count < options.tokens;
   if (written.size() == 1 && restored.spans.empty()) return NothingWritten(tokenizer);
   return restored;
 }

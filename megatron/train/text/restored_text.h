@@ -21,6 +21,8 @@ struct RestoredText {
   std::string written;             // the decoder's text, with its sentinels
   std::string text;                // the given text, with each sentinel replaced by its span
   std::vector<std::string> spans;  // the spans in the order of the text
+  // Whether the decoder's context ended its text: more tokens were asked for, and it had not ended.
+  bool cut_off = false;
 };
 
 struct RestoreOptions {
