@@ -15,6 +15,7 @@
 #include "glog/logging.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "megatron/train/config/schema_fields.h"
 
 namespace megatron {
 
@@ -71,6 +72,14 @@ std::string SwitchNeededBy(const std::string& path, const std::vector<Condition>
   return is_switch ? absl::StrCat(": it needs ", condition.path, " = true") : "";
 }
 
+// Whether the field is absent, or has its default value.
+bool HasItsDefault(const FieldRef& ref) {
+  if (!IsPresent(ref)) return true;
+  const Message& empty = *ref.message->GetReflection()->GetMessageFactory()->GetPrototype(
+      ref.message->GetDescriptor());
+  return ref.field->has_default_value() && ValueText(ref) == ValueText({&empty, ref.field});
+}
+
 // Whether the field is a message, whose text is that of all its fields, on several lines.
 bool IsMessage(const FieldRef& ref) {
   return ref.field->message_type() != nullptr && !ref.field->is_repeated();
@@ -105,11 +114,7 @@ bool ConfigChecker::Usable(std::initializer_list<absl::string_view> paths) const
 }
 
 bool ConfigChecker::IsDefault(absl::string_view path) const {
-  const FieldRef ref = Resolve(raw_, path);
-  if (!IsPresent(ref)) return true;
-  const Message& empty = *ref.message->GetReflection()->GetMessageFactory()->GetPrototype(
-      ref.message->GetDescriptor());
-  return ref.field->has_default_value() && ValueText(ref) == ValueText({&empty, ref.field});
+  return HasItsDefault(Resolve(raw_, path));
 }
 
 std::string ConfigChecker::ValueOf(absl::string_view path) const { return ValueText(Ref(path)); }
@@ -136,11 +141,13 @@ void ConfigChecker::MessageError(absl::string_view path, absl::string_view messa
 }
 
 void ConfigChecker::CheckRanges() {
-  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
-    const FieldRef ref = Resolve(raw_, path);
+  for (const SchemaField& field : SchemaFields()) {
+    if (field.is_message()) continue;
+    const FieldRef ref = field.In(raw_);
     if (!IsPresent(ref)) continue;
     const std::string wrong = WrongElement(ref);
     if (wrong.empty()) continue;
+    const std::string& path = field.path;
     const std::string message = ref.field->enum_type() != nullptr
                                     ? absl::StrCat("is not available; expects ", Accepted(path))
                                 : ref.field->is_repeated()
@@ -152,8 +159,9 @@ void ConfigChecker::CheckRanges() {
 }
 
 void ConfigChecker::CheckRequired() {
-  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
-    if (!RulesOf(*Ref(path).field).required()) continue;
+  for (const SchemaField& field : SchemaFields()) {
+    if (field.is_message() || !RulesOf(field.field()).required()) continue;
+    const std::string& path = field.path;
     if (IsWritten(path) || IsPresent(Ref(path)) || locations_.IsBroken(path)) continue;
     const std::string parent = path.substr(0, path.rfind('.'));
     // A section that the program adds is there only if it is written.
@@ -166,9 +174,10 @@ void ConfigChecker::CheckRequired() {
 }
 
 void ConfigChecker::CheckEffects() {
-  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
-    if (IsDefault(path)) continue;
-    for (const std::vector<Condition>& alternatives : ConditionsOf(*Ref(path).field)) {
+  for (const SchemaField& field : SchemaFields()) {
+    if (field.conditions.empty() || HasItsDefault(field.In(raw_))) continue;
+    const std::string& path = field.path;
+    for (const std::vector<Condition>& alternatives : field.conditions) {
       const auto holds = [this](const Condition& condition) { return Holds(condition); };
       if (absl::c_any_of(alternatives, holds)) continue;
       std::vector<std::string> reasons;

@@ -22,6 +22,7 @@
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
 #include "megatron/train/config/config_syntax.h"
+#include "megatron/train/config/schema_fields.h"
 
 namespace megatron {
 namespace {
@@ -64,21 +65,11 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
   return names;
 }
 
-// Returns the paths of all fields called `name`, in any message.
-void CollectPathsTo(absl::string_view name, const Descriptor& type, absl::string_view parent,
-                    std::vector<std::string>* paths) {
-  for (const FieldDescriptor* field : FieldsOf(type)) {
-    const std::string path = Joined(parent, field->name());
-    if (field->name() == name) paths->push_back(path);
-    if (field->message_type() != nullptr) CollectPathsTo(name, *field->message_type(), path, paths);
-  }
-}
-
 std::string UnknownFieldMessage(const Descriptor& type, absl::string_view name) {
-  std::vector<std::string> elsewhere;
-  CollectPathsTo(name, *config::PretrainConfig::descriptor(), "", &elsewhere);
-  if (!elsewhere.empty())
-    return absl::StrCat("no such field here; did you mean ", elsewhere.front(), "?");
+  for (const SchemaField& field : SchemaFields()) {
+    if (field.field().name() == name)
+      return absl::StrCat("no such field here; did you mean ", field.path, "?");
+  }
   const std::string nearest = NearestName(name, FieldNames(type));
   return nearest.empty() ? "no such field"
                          : absl::StrCat("no such field; did you mean ", nearest, "?");
