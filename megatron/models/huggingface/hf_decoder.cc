@@ -559,7 +559,7 @@ int PartsThatDiffer(const HfDecoder& family, const ModelOptions& options) {
   const bool experts =
       layer.moe.num_experts > 0 ? family.experts != HfExperts::kNone : may_have_none;
   const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
-  const bool has_mlp = layer.HasMlp(layer.num_layers - 1);
+  const bool has_mlp = !layer.is_hybrid() || HasHybridLayer(layer, HybridLayer::kMlp);
   const bool learned = family.positions == HfPositions::kLearned;
   return static_cast<int>(learned != options.learned_positions) +
          static_cast<int>((family.mixers == HfMixers::kQwen3Next) != has_delta) +

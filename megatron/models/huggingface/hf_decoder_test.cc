@@ -758,6 +758,12 @@ TEST(HfDecoderTest, TheReasonsAreThoseAgainstTheClosestFamily) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("moe_expert_capacity_factor: mixtral"),
                              HasSubstr("moe_router_enable_expert_bias"))));
+  // Its last layer is none of its MLPs.
+  options = ModelOf("bamba");
+  std::swap(options.transformer.hybrid_layers[4], options.transformer.hybrid_layers[5]);
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("hybrid_layer_pattern: bamba has layers * and M")));
   options = ModelOf("llama");
   options.embedding_scale = 2;
   EXPECT_THAT(HfConfigJson(options, {}),
