@@ -42,6 +42,8 @@ RankRates RatesOf(const Hardware& gpu, const Implementation& program, const Plan
     rates.flops = gpu.fp32_tflops() * kTera;
     rates.element_bytes = 4;
   }
+  // Products in FP8 keep the codes of their inputs.
+  rates.kept_input_bytes = layout.precision == PlanPrecision::kFp8 ? 1 : rates.element_bytes;
   const double speed = RankSpeed(gpu, program, layout.gpus());
   rates.flops *= speed;
   rates.product_flops = rates.flops;
@@ -479,6 +481,12 @@ double LayerPredictor::AttentionBytes() const {
          statistics;
 }
 
+// Returns what is kept of a token between the matrices of an MLP or an expert of that width: the
+// second one's input, and what that is made of.
+double LayerPredictor::MlpBytes(double width) const {
+  return ((model_.is_gated() ? 2 : 1) * rates_.element_bytes + rates_.kept_input_bytes) * width;
+}
+
 void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
   layer->input_bytes = rates_.element_bytes * tokens_ * h / sp_;
@@ -502,17 +510,22 @@ void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
                4 * model_.heads() / tp_;
   }
   if (l_.attention_chunks_on_host) of_token -= AttentionBytes();
+  // Something else reads the input of latent attention, which two products have, and that of a
+  // mixture, which its router has. Codes of all rows are no less than a part of the rows themselves.
+  if (sp_ == 1) {
+    const int alone = (model_.key_value_rank() > 0 ? 0 : 1) + (is_mixture ? 0 : 1);
+    of_token -= alone * (rates_.element_bytes - rates_.kept_input_bytes) * h;
+  }
   const double halves = model_.is_gated() ? 3 : 2;
   double ffn = model_.ffn();
   if (is_mixture) {
     ffn = model_.shared_ffn();
     of_token += model_.experts_per_token() / tp_ *
-                (l_.etp * (rates_.element_bytes * h + 8) +
-                 rates_.element_bytes * halves * model_.expert_ffn());
+                (l_.etp * (rates_.kept_input_bytes * h + 8) + MlpBytes(model_.expert_ffn()));
   }
   // In chunks, what lies between an MLP's matrices is there for one of them, in backward.
   const bool is_cut = l_.mlp_chunk > 0;
-  if (!is_cut) of_token += rates_.element_bytes * halves * ffn / tp_;
+  if (!is_cut) of_token += MlpBytes(ffn) / tp_;
   layer->saved_bytes = tokens_ * of_token;
   const double rows = is_cut ? std::min(tokens_, double(l_.mlp_chunk)) : tokens_;
   layer->widest = rates_.element_bytes * halves * rows *

@@ -42,10 +42,11 @@ struct LayerCosts {
 // What a rank does in a second, and the bytes of an activation or weight.
 struct RankRates {
   double element_bytes = 2;
-  double flops = 0;          // those of products in 16 or 32 bits
-  double product_flops = 0;  // those of products in the layout's precision
-  double memory = 0;         // bytes
-  double optimizer = 0;      // bytes of memory that the optimizer passes over
+  double kept_input_bytes = 2;  // those of a product's input that its weight's gradient needs alone
+  double flops = 0;             // those of products in 16 or 32 bits
+  double product_flops = 0;     // those of products in the layout's precision
+  double memory = 0;            // bytes
+  double optimizer = 0;         // bytes of memory that the optimizer passes over
 };
 
 RankRates RatesOf(const Hardware& gpu, const Implementation& program, const PlanLayout& layout);
@@ -121,6 +122,7 @@ class LayerPredictor {
   void AddExpertExchange(LayerCosts* layer) const;
   void AddRouter(LayerCosts* layer) const;
   double AttentionBytes() const;
+  double MlpBytes(double width) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
   void AddOffload(LayerCosts* layer) const;
 

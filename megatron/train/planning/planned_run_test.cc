@@ -14,6 +14,8 @@
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/flops.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
 namespace {
@@ -134,6 +136,50 @@ TEST(PlannedRunTest, LambAndQkClipTakeLongerThanAdamW) {
   EXPECT_EQ(lamb.compute, adam.compute);
   EXPECT_GT(clip.optimizer, adam.optimizer);
   EXPECT_EQ(clip.data_parallel, adam.data_parallel);
+}
+
+// Rows of experts are padded, and a few bytes have scales.
+TEST(PlannedRunTest, Fp8KeepsAsMuchLessAsTheTrainerPlans) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Hardware* gpu = *FindHardware(facts, "H100");
+  const std::vector<std::string> experts = {"model.num_experts=8", "model.moe_router_topk=2",
+                                            "model.moe_ffn_hidden_size=1024",
+                                            "model.disable_bias_linear=true", "model.swiglu=true"};
+  std::vector<std::string> shared = experts;
+  shared.push_back("model.moe_shared_expert_intermediate_size=512");
+  const std::vector<std::vector<std::string>> models = {
+      {},
+      {"model.swiglu=true"},
+      {"parallel.tensor_model_parallel_size=2"},
+      {"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"},
+      experts,
+      shared};
+  for (const std::vector<std::string>& model : models) {
+    SCOPED_TRACE(model.empty() ? "dense" : model.back());
+    double planned = 0, predicted = 0;  // what 16 bits keep more
+    for (const bool is_fp8 : {false, true}) {
+      std::vector<std::string> set = {"model.num_layers=4",
+                                      "train.micro_batch_size=4",
+                                      "precision.fp16=",
+                                      "precision.bf16=true",
+                                      "parallel.tensor_model_parallel_size=1",
+                                      "parallel.pipeline_model_parallel_size=1"};
+      set.insert(set.end(), model.begin(), model.end());
+      if (is_fp8) set.push_back("precision.fp8_format=hybrid");
+      const config::PretrainConfig config = Load("gpt3_857m", set);
+      const auto plan = PlanRun(ToRunOptions(config, 50257));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const auto run = ToPlannedRun(config, 50304, OwnProgram());
+      ASSERT_TRUE(run.ok()) << run.status();
+      const auto step = PredictStep(*gpu, run->program, MeasuredKernels(), run->model, run->layout);
+      ASSERT_TRUE(step.ok()) << step.status();
+      const int sign = is_fp8 ? -1 : 1;
+      planned += sign * double(plan->stages[0].sizes.saved());
+      predicted += sign * step->memory_bytes;
+    }
+    EXPECT_GT(planned, 0);
+    EXPECT_NEAR(predicted, planned, 0.01 * planned);
+  }
 }
 
 // Large products hide all but the last piece. On a processor nothing is hidden, and there are more
