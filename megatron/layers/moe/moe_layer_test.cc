@@ -38,19 +38,30 @@ TransformerOptions Options() {
   return options;
 }
 
+// A layer with the state of its router, which must live as long as the layer is called.
+struct RoutedLayer {
+  RoutedLayer(const TransformerOptions& options, const ProcessGroup& tensor_group,
+              const ExpertGroups& groups)
+      : layer(std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, tensor_group, groups)),
+        state(options.moe, {layer->router_name()}, Device(), nullptr) {
+    layer->set_state(state.layer(0));
+  }
+  LayerCalls calls() const { return CallsOf(layer); }
+
+  const std::shared_ptr<MoeLayer> layer;
+  RouterState state;
+};
+
 class MoeLayerTest : public testing::Test {
  protected:
   LayerCalls MakeLayer(const TransformerOptions& options) {
-    const auto layer = std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0,
-                                                  harness_.tensor_group(), ExpertGroups{});
-    states_.push_back(std::make_unique<RouterState>(
-        options.moe, std::vector<std::string>{layer->router_name()}, Device(), nullptr));
-    layer->set_state(states_.back()->layer(0));
-    return CallsOf(layer);
+    layers_.push_back(
+        std::make_unique<RoutedLayer>(options, harness_.tensor_group(), ExpertGroups{}));
+    return layers_.back()->calls();
   }
 
   LayerHarness harness_{{4, 4}};
-  std::vector<std::unique_ptr<RouterState>> states_;
+  std::vector<std::unique_ptr<RoutedLayer>> layers_;
 };
 
 TEST_F(MoeLayerTest, GradientsAreThoseOfFiniteDifferences) {
@@ -258,10 +269,8 @@ TEST(SharedExpertTest, ItsSecondMatrixIsMultipliedWhileRowsComeBack) {
     ExpertGroups groups;
     groups.expert = gated;
     MEGATRON_ASSIGN_OR_RETURN(groups.model, WithAsyncCalls(gated, harness.context().stream));
-    const auto layer = std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, gated, groups);
-    RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
-    layer->set_state(state.layer(0));
-    const LayerCalls calls = CallsOf(layer);
+    const RoutedLayer layer(options, gated, groups);
+    const LayerCalls calls = layer.calls();
     harness.Bind(calls.parameters);
     const ops::HostTensor y({8, kHidden}, DType::kFloat32);
     harness.Forward(calls, ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1), y);
@@ -288,11 +297,8 @@ TEST(DispatchInPartsTest, HalfOfTheExpertsComputeWhileTheOthersRowsTravel) {
     ExpertGroups groups;
     groups.tensor = gated;
     MEGATRON_ASSIGN_OR_RETURN(groups.model, WithAsyncCalls(gated, harness.context().stream));
-    const auto layer =
-        std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, ProcessGroup(), groups);
-    RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
-    layer->set_state(state.layer(0));
-    const LayerCalls calls = CallsOf(layer);
+    const RoutedLayer layer(options, ProcessGroup(), groups);
+    const LayerCalls calls = layer.calls();
     harness.Bind(calls.parameters);
     harness.Run(calls, ops::HostTensor::Normal({8, options.hidden_size}, DType::kFloat32, 1),
                 ops::HostTensor::Normal({8, options.hidden_size}, DType::kFloat32, 2));
@@ -336,11 +342,8 @@ absl::StatusOr<LayerHarness::Results> Train(const TransformerOptions& options, c
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup model,
                             WithAsyncCalls(world, harness.context().stream));
   MEGATRON_ASSIGN_OR_RETURN(const ExpertGroups groups, GroupsOf(model, how.copies));
-  const auto layer =
-      std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0, ProcessGroup(), groups);
-  RouterState state(options.moe, {layer->router_name()}, Device(), nullptr);
-  layer->set_state(state.layer(0));
-  const LayerCalls calls = CallsOf(layer);
+  const RoutedLayer layer(options, ProcessGroup(), groups);
+  const LayerCalls calls = layer.calls();
   harness.Bind(calls.parameters);
   const int64_t local = experts / groups.expert.size();
   for (size_t i = 0; i < calls.parameters.size(); ++i) {
