@@ -1,9 +1,11 @@
 #include "tools/from_megatron/flag_table.h"
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
@@ -569,6 +571,43 @@ std::string WithUnderscores(absl::string_view name) {
   return absl::StrReplaceAll(name, {{"-", "_"}});
 }
 
+// Returns the rows' flags with underscores for dashes, in the order of the rows.
+const std::vector<std::string>& RowNames() {
+  static const auto* const names = [] {
+    auto* const made = new std::vector<std::string>;
+    for (const FlagRow& row : kRows) made->push_back(WithUnderscores(row.flag));
+    return made;
+  }();
+  return *names;
+}
+
+using PathsByName = absl::flat_hash_map<std::string, std::string>;
+
+PathsByName FindPaths() {
+  PathsByName paths;
+  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
+    const size_t dot = path.rfind('.');
+    // The numbers of a ramp-up are values of its flag, not flags.
+    if (dot == std::string::npos || IsOurOwnField(path) ||
+        absl::StartsWith(path, "train.rampup_batch_size."))
+      continue;
+    paths.emplace(path.substr(dot + 1), path);
+  }
+  return paths;
+}
+
+std::vector<std::string> FindFlags() {
+  std::vector<std::string> flags;
+  for (const FlagRow& row : kRows) {
+    if (!absl::EndsWith(row.flag, "*")) flags.emplace_back(row.flag);
+  }
+  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (FindField(name) == path) flags.push_back(absl::StrReplaceAll(name, {{"_", "-"}}));
+  }
+  return flags;
+}
+
 // Returns whether the row's name stands for the flag. Both have underscores for dashes.
 bool Names(absl::string_view row, absl::string_view flag) {
   if (absl::ConsumeSuffix(&row, "*")) return absl::StartsWith(flag, row);
@@ -582,8 +621,9 @@ absl::Span<const FlagRow> AllFlagRows() { return kRows; }
 std::vector<const FlagRow*> FindRows(absl::string_view flag, absl::string_view value) {
   const std::string name = WithUnderscores(flag);
   std::vector<const FlagRow*> exact, prefix, fallback;
-  for (const FlagRow& row : AllFlagRows()) {
-    if (!Names(WithUnderscores(row.flag), name)) continue;
+  for (size_t i = 0; i < RowNames().size(); ++i) {
+    if (!Names(RowNames()[i], name)) continue;
+    const FlagRow& row = kRows[i];
     if (absl::EndsWith(row.flag, "*")) {
       prefix.push_back(&row);
     } else if (row.value.empty()) {
@@ -598,29 +638,14 @@ std::vector<const FlagRow*> FindRows(absl::string_view flag, absl::string_view v
 }
 
 std::string FindField(absl::string_view flag) {
-  static const std::vector<std::string>* const paths =
-      new std::vector<std::string>(AllPaths(*config::PretrainConfig::descriptor()));
-  const std::string name = WithUnderscores(flag);
-  for (const std::string& path : *paths) {
-    const size_t dot = path.rfind('.');
-    if (dot == std::string::npos || path.substr(dot + 1) != name) continue;
-    // The numbers of a ramp-up are values of its flag, not flags.
-    if (IsOurOwnField(path) || absl::StartsWith(path, "train.rampup_batch_size.")) continue;
-    return path;
-  }
-  return "";
+  static const auto* const paths = new PathsByName(FindPaths());
+  const auto found = paths->find(WithUnderscores(flag));
+  return found == paths->end() ? "" : found->second;
 }
 
-std::vector<std::string> KnownFlags() {
-  std::vector<std::string> flags;
-  for (const FlagRow& row : AllFlagRows()) {
-    if (!absl::EndsWith(row.flag, "*")) flags.emplace_back(row.flag);
-  }
-  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
-    const std::string name = path.substr(path.rfind('.') + 1);
-    if (FindField(name) == path) flags.push_back(absl::StrReplaceAll(name, {{"_", "-"}}));
-  }
-  return flags;
+const std::vector<std::string>& KnownFlags() {
+  static const auto* const flags = new std::vector<std::string>(FindFlags());
+  return *flags;
 }
 
 absl::Span<const DefaultRow> DefaultRows() {

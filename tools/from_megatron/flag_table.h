@@ -36,8 +36,8 @@ std::vector<const FlagRow*> FindRows(absl::string_view flag, absl::string_view v
 // are not Megatron's are not found.
 std::string FindField(absl::string_view flag);
 
-// Returns the names of all flags that are known, without dashes.
-std::vector<std::string> KnownFlags();
+// Returns the names of all flags that are known, without the dashes before them.
+const std::vector<std::string>& KnownFlags();
 
 // A field that has another default in Megatron.
 struct DefaultRow {

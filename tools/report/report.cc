@@ -286,14 +286,14 @@ class Author {
     table.columns = {"field"};
     table.numbers = false;
     std::vector<std::string> paths;
+    std::set<std::string> seen;
     std::vector<std::map<std::string, std::string>> values;
     for (const RunRecord& run : runs_) {
       table.columns.push_back(run.name);
       auto& of_run = values.emplace_back();
       for (const ConfigValue& value : run.config.values) {
         of_run[value.path] = value.value;
-        if (std::find(paths.begin(), paths.end(), value.path) == paths.end())
-          paths.push_back(value.path);
+        if (seen.insert(value.path).second) paths.push_back(value.path);
       }
     }
     for (const std::string& path : paths) {

@@ -3,13 +3,13 @@
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/schema_fields.h"
 
 namespace megatron::report {
 namespace {
 
 // Returns the value's text, or nothing if the field has neither a value nor a default.
-std::string TextOf(const config::PretrainConfig& config, const std::string& path) {
-  const FieldRef ref = Resolve(config, path);
+std::string TextOf(const FieldRef& ref) {
   return IsPresent(ref) || ref.field->has_default_value() ? ValueText(ref) : "";
 }
 
@@ -20,13 +20,22 @@ RunConfig ParseRunConfig(absl::string_view text) {
   run.text = std::string(text);
   if (text.empty()) return run;
   run.config = ParseConfig(text, "the run's configuration").config;
-  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
-    const std::string value = TextOf(run.config, path);
+  // Without a field that is not written the configuration is the same, whichever field it is.
+  config::PretrainConfig completed = run.config;
+  ResolveDefaults(&completed);
+  for (const SchemaField& field : SchemaFields()) {
+    if (field.is_message()) continue;
+    const FieldRef ref = field.In(run.config);
+    const std::string value = TextOf(ref);
     if (value.empty()) continue;
+    if (!IsPresent(ref)) {
+      run.values.push_back({field.path, value, TextOf(field.In(completed))});
+      continue;
+    }
     config::PretrainConfig without = run.config;
-    ClearField(&without, path);
+    ClearField(&without, field.path);
     ResolveDefaults(&without);
-    run.values.push_back({path, value, TextOf(without, path)});
+    run.values.push_back({field.path, value, TextOf(field.In(without))});
   }
   return run;
 }

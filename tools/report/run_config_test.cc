@@ -33,6 +33,16 @@ TEST(RunConfigTest, TellsWhatIsNotAsItWouldBeByItself) {
   EXPECT_FALSE(values["model.ffn_hidden_size"].differs());
 }
 
+TEST(RunConfigTest, AFieldThatIsNotWrittenIsAsItWouldBeByItself) {
+  auto values = ValuesOf("model { num_layers: 7 } optimizer { clip_grad: 2 }");
+  EXPECT_TRUE(values["model.num_layers"].differs());
+  EXPECT_EQ(values["optimizer.clip_grad"].otherwise, "1");
+  EXPECT_EQ(values["optimizer.weight_decay"].value, "0.01");
+  EXPECT_FALSE(values["optimizer.weight_decay"].differs());
+  // A number that follows from other fields has no line as long as nobody writes it.
+  EXPECT_EQ(values.count("optimizer.start_weight_decay"), 0u);
+}
+
 TEST(RunConfigTest, ATextThatIsNoConfigurationHasWhatCanBeRead) {
   EXPECT_TRUE(ParseRunConfig("").values.empty());
   const RunConfig config = ParseRunConfig("model { num_layers: 7 nonsense: 3 } ]");
