@@ -121,6 +121,7 @@ TEST(StarvedMonitorTest, LosesNoRank) {
   FaultMonitorOptions options = ShortOptions();
   options.stuck_after = absl::Seconds(3);
   ThreadWorld world(1);
+  std::thread([] {}).join();  // ThreadSanitizer starts a thread of its own along with the first one
   const std::set<pid_t> before = ThreadIds();
   FaultMonitor monitor(&world, options);
   const std::set<pid_t> watching = ThreadsSince(before);
