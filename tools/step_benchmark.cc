@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/base/median.h"
 #include "megatron/base/philox.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
@@ -92,11 +93,6 @@ double Seconds(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 // Something that a step does `count` times.

@@ -3,11 +3,13 @@
 // process: `vs_eigen` is our rate divided by Eigen's, `of_peak` our rate divided by the peak.
 //
 // Ours, Eigen's and the peak are measured in turn, so that all see the same state of the machine.
+// Rates are those of medians.
 // Arguments: tokens, output features, input features.
 #include <chrono>
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "megatron/base/median.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/eigen_matmul.h"
 #include "megatron/ops/cpu/fma_peak.h"
@@ -55,21 +57,21 @@ void Compare(benchmark::State& state, ThreadPool* pool, int64_t rows, const Ours
   const auto theirs = [&] { pool->ParallelFor(rows, eigen_rows); };
   ours();
   theirs();
-  double our_seconds = 0, eigen_seconds = 0, peak = 0;
+  std::vector<double> our_seconds, eigen_seconds, peaks;
   for (auto _ : state) {
-    const double seconds = Seconds(ours);
-    our_seconds += seconds;
-    eigen_seconds += Seconds(theirs);
-    peak += MeasureFmaPeak(pool);
-    state.SetIterationTime(seconds);
+    our_seconds.push_back(Seconds(ours));
+    eigen_seconds.push_back(Seconds(theirs));
+    peaks.push_back(MeasureFmaPeak(pool));
+    state.SetIterationTime(our_seconds.back());
   }
-  peak /= static_cast<double>(state.iterations());
-  const double flops = 2.0 * state.range(0) * state.range(1) * state.range(2) * state.iterations();
-  state.counters["GFLOP/s"] = flops / our_seconds / 1e9;
-  state.counters["eigen_GFLOP/s"] = flops / eigen_seconds / 1e9;
-  state.counters["vs_eigen"] = eigen_seconds / our_seconds;
+  const double flops = 2.0 * static_cast<double>(state.range(0) * state.range(1) * state.range(2));
+  const double our_rate = flops / Median(our_seconds), eigen_rate = flops / Median(eigen_seconds);
+  const double peak = Median(peaks);
+  state.counters["GFLOP/s"] = our_rate / 1e9;
+  state.counters["eigen_GFLOP/s"] = eigen_rate / 1e9;
+  state.counters["vs_eigen"] = our_rate / eigen_rate;
   state.counters["peak_GFLOP/s"] = peak / 1e9;
-  state.counters["of_peak"] = flops / our_seconds / peak;
+  state.counters["of_peak"] = our_rate / peak;
 }
 
 void BM_Forward(benchmark::State& state) {
@@ -142,18 +144,16 @@ void BM_Storage(benchmark::State& state) {
     LinearBackwardWeight(stream, pre.tensor(), x.tensor(), dw.tensor(), Tensor());
   };
   layer();
-  double seconds = 0, peak = 0;
+  std::vector<double> seconds, peaks;
   for (auto _ : state) {
-    const double once = Seconds(layer);
-    seconds += once;
-    peak += MeasureFmaPeak(&pool, dtype);
-    state.SetIterationTime(once);
+    seconds.push_back(Seconds(layer));
+    peaks.push_back(MeasureFmaPeak(&pool, dtype));
+    state.SetIterationTime(seconds.back());
   }
-  const double iterations = static_cast<double>(state.iterations());
-  const double rate = 6.0 * 1024 * 768 * 3072 * iterations / seconds;
+  const double rate = 6.0 * 1024 * 768 * 3072 / Median(seconds), peak = Median(peaks);
   state.counters["GFLOP/s"] = rate / 1e9;
-  state.counters["peak_GFLOP/s"] = peak / iterations / 1e9;
-  state.counters["of_peak"] = rate / (peak / iterations);
+  state.counters["peak_GFLOP/s"] = peak / 1e9;
+  state.counters["of_peak"] = rate / peak;
 }
 BENCHMARK(BM_Storage)
     ->Arg(static_cast<int>(DType::kFloat32))

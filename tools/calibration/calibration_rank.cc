@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "megatron/base/median.h"
+
 namespace megatron::calibration {
 namespace {
 
@@ -65,11 +67,6 @@ Tensor Rank::MakeEnds(int64_t tokens) {
 }
 
 int64_t ColdSets(int64_t bytes) { return std::max<int64_t>(1, kColdBytes / bytes); }
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 double SecondsOnAllCores(int cores, const MakeKernel& make, double seconds) {
   std::vector<double> medians(cores);

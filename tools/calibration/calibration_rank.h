@@ -39,8 +39,6 @@ int64_t ColdSets(int64_t bytes);
 using Kernel = std::function<void()>;
 using MakeKernel = std::function<Kernel(Rank*)>;
 
-double Median(std::vector<double> values);
-
 // Each of these runs kernels for about so many seconds on each core. Seconds of ranks of one thread
 // are those of the thread on its core, so that other threads' turns don't count.
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/base/median.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
@@ -31,7 +32,6 @@ using calibration::ColdSets;
 using calibration::IsRecurrence;
 using calibration::Kernel;
 using calibration::MakeKernel;
-using calibration::Median;
 using calibration::Rank;
 using calibration::RecurrenceFlops;
 using calibration::RecurrenceOfShape;
@@ -421,7 +421,7 @@ CoreRates MeasureCores(int cores, double seconds) {
   ThreadPool pool(cores);
   std::vector<double> peaks;
   for (int i = 0; i < 20; ++i) peaks.push_back(ops::MeasureFmaPeak(&pool) / cores);
-  rates.peak_flops_per_s = Median(std::move(peaks));
+  rates.peak_flops_per_s = Median(peaks);
   const double rest = (1 - kShareOfProducts - kShareOfAttention - kShareOfRecurrences) * seconds;
   const KernelShape shape = ProbeShape();
   rates.bf16_products = SecondsOnAllCores(cores, Product(shape), rest / 10) /

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/median.h"
 
 namespace megatron {
 namespace {
@@ -43,13 +44,6 @@ Share ShareOf(const std::vector<RankTimes>& ranks, Part part) {
   return share;
 }
 
-// Returns the lower one of two medians, so that the slower of two ranks is above it.
-int64_t Median(std::vector<int64_t> values) {
-  const auto middle = values.begin() + static_cast<int64_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void FindSlowest(TimeReport* report) {
   std::map<int64_t, std::vector<int64_t>> work;  // each stage: its ranks' own work
   for (const RankTimes& rank : report->ranks) work[rank.stage].push_back(rank.work());
@@ -61,7 +55,7 @@ void FindSlowest(TimeReport* report) {
   }
   for (size_t i = 0; i < report->ranks.size(); ++i) {
     const RankTimes& rank = report->ranks[i];
-    const auto median = static_cast<double>(std::max<int64_t>(Median(work[rank.stage]), 1));
+    const auto median = static_cast<double>(std::max<int64_t>(LowerMedian(work[rank.stage]), 1));
     const double excess = static_cast<double>(rank.work()) / median - 1;
     if (i > 0 && excess <= report->slowest_excess) continue;
     report->slowest_rank = static_cast<int>(i);

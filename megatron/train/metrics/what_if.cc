@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "glog/logging.h"
+#include "megatron/base/median.h"
 #include "megatron/pipeline/replay_plans.h"
 
 namespace megatron {
@@ -25,13 +26,6 @@ struct Changes {
   std::vector<double> calls;  // a factor of the calls within passes, by the rank's team
   double messages = 1, reduction = 1;
 };
-
-// Returns the lower one of two medians.
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -284,7 +278,7 @@ class Cases {
     WhatIf::Case slowest;
     Changes changes = replay_.None();
     for (int rank = 0; rank < replay_.world(); ++rank) {
-      const double median = Median(alone ? loads_.work : work[replay_.StageOf(rank)]);
+      const double median = LowerMedian(alone ? loads_.work : work[replay_.StageOf(rank)]);
       const double excess = median > 0 ? loads_.work[rank] / median - 1 : 0;
       if (!slowest.ranks.empty() && excess <= slowest.excess) continue;
       slowest.ranks = {rank};
@@ -324,7 +318,7 @@ class Cases {
       std::vector<double> calls;
       for (const std::vector<int>& team : replay_.teams(stage))
         calls.push_back(loads_.calls[team.front()]);
-      const double median = Median(calls);
+      const double median = LowerMedian(calls);
       for (size_t i = 0; i < calls.size(); ++i) {
         if (median <= 0 || calls[i] / median - 1 <= slowest.excess) continue;
         slowest.excess = calls[i] / median - 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "glog/logging.h"
+#include "megatron/base/median.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 constexpr int kRounds = 7;
 constexpr double kFarBehind = 1.5;
 constexpr double kNoise = 0.01;
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
