@@ -6,7 +6,8 @@
 The variable matters with Debian's PyTorch: its OpenBLAS takes many AVX-512 processors for old ones. Same shapes as the
 benchmark's defaults: 4 samples of 256 tokens, fp32, dropout 0, the vocabulary padded to 50304, AdamW, clipping at 1.
 
-Compiled means torch.compile, which needs a C++ compiler, scaled_dot_product_attention and fused AdamW.
+Since PyTorch 2.4 all kinds have scaled_dot_product_attention and fused AdamW. Older ones have attention written out,
+and AdamW over lists of tensors. Compiled means torch.compile, which needs a C++ compiler.
 """
 
 import argparse
@@ -21,13 +22,14 @@ import torch.nn.functional as F
 
 LAYERS, HIDDEN, HEADS, VOCABULARY, POSITIONS = 12, 768, 12, 50304, 1024
 SAMPLES, LENGTH, STEPS = 4, 256, 7
+# The first version with fused AdamW on the CPU.
+HAS_FUSED_OPS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 4)
 
 
 class Layer(nn.Module):
 
-    def __init__(self, compiled):
+    def __init__(self):
         super().__init__()
-        self.compiled = compiled
         self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
         self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
         self.fc1, self.fc2 = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
@@ -36,7 +38,7 @@ class Layer(nn.Module):
     def forward(self, x):
         qkv = self.qkv(self.norm1(x)).view(SAMPLES, LENGTH, 3, HEADS, HIDDEN // HEADS)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        if self.compiled:
+        if HAS_FUSED_OPS:
             context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             scores = q @ k.transpose(-1, -2) * (HIDDEN // HEADS)**-0.5
@@ -47,10 +49,10 @@ class Layer(nn.Module):
 
 class Gpt2(nn.Module):
 
-    def __init__(self, compiled):
+    def __init__(self):
         super().__init__()
         self.words, self.positions = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(POSITIONS, HIDDEN)
-        self.layers = nn.ModuleList(Layer(compiled) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(HIDDEN)
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -67,8 +69,8 @@ class Gpt2(nn.Module):
 def measure(threads, compiled):
     torch.manual_seed(1234)
     torch.set_num_threads(threads)
-    model = Gpt2(compiled)
-    options = {"fused": True} if compiled else {"foreach": True}
+    model = Gpt2()
+    options = {"fused": True} if HAS_FUSED_OPS else {"foreach": True}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, **options)
     loss = torch.compile(model, dynamic=False) if compiled else model
     seconds = []
@@ -93,8 +95,7 @@ def main():
     kinds = parser.parse_args().kinds.split(",")
     if set(kinds) - {"eager", "compiled"}:
         parser.error("--kinds is eager, compiled or eager,compiled")
-    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if "compiled" in kinds and version < (2, 4):  # the first one with fused AdamW on the CPU
+    if "compiled" in kinds and not HAS_FUSED_OPS:
         sys.exit("pytorch_step_speed.py: --kinds=compiled needs PyTorch 2.4 or later, and this is %s; "
                  "tools/interop/pytorch_step_speed.bash installs one" % torch.__version__)
     cores = len(os.sched_getaffinity(0))
