@@ -27,7 +27,8 @@ def facts_path():
     """In a bundle the facts lie beside this file, in the sources where the planner has them."""
     here = os.path.dirname(os.path.abspath(__file__))
     sources = os.path.join(here, "..", "..", "megatron", "plan", FACTS)
-    return next(path for path in (os.path.join(here, FACTS), sources) if os.path.exists(path))
+    bundled = os.path.join(here, FACTS)
+    return bundled if os.path.exists(bundled) else sources
 
 
 def _entries(text, kind):
@@ -138,7 +139,8 @@ def write(out, gpu, memory_mib):
                              for name in ("bf16_tflops", "memory_gb_per_s", "link_gb_per_s"))
     hardware = [field for field in hardware if not field.strip().startswith("alias:")]
     hardware = _set(hardware, "name", gpu)
-    hardware = _set(hardware, "memory_gib", memory_mib / 1024)
+    if memory_mib is not None:
+        hardware = _set(hardware, "memory_gib", memory_mib / 1024)
     program = next(fields for fields in _entries(facts, "implementation") if _value(fields, "name") == _PROGRAM)
     shares = [(*kernel[:5], min(_MOST_SHARE, max(1e-6, kernel[5] / peak))) for kernel in kernels]
     figures = {"product_efficiency": _mean([kernel[5] for kernel in shares if kernel[0] == "product"]),

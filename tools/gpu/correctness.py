@@ -152,5 +152,5 @@ def check(session, device, watch):
     session.plan([step[:3] for step in steps])
     for what, name, _, action in steps:
         session.step(what, name, action)
-    plans = attention_plans.write(session, device["name"])
-    return tables.kernel_table(session) + ("\n" + plans if plans else "")
+    plans = session.attempt("result", attention_plans.FILE, lambda: attention_plans.write(session, device["name"]))
+    return session.attempt("result", "table", lambda: tables.kernel_table(session)) + ("\n" + plans if plans else "")

@@ -34,6 +34,11 @@ def devices():
     return [dict(zip(_FACTS, row)) for row in _query(_FACTS) if len(row) == len(_FACTS)]
 
 
+def memory_mib(facts):
+    """Of a GPU; None where nvidia-smi does not know, as of one that shares the host's memory."""
+    return _number(facts["memory.total"])
+
+
 class Watch:
     """Asks for the state of the first GPU twice a second, on a thread of its own."""
 

@@ -5,7 +5,8 @@ import json
 import os
 import threading
 
-from session import Crash, Failure, OutOfTime, last_words, shorten
+from processes import cut
+from session import Crash, Failure, OutOfTime, last_words, shorten, unforeseen
 
 _MOST_TOLD = 3  # failed tests with all that they said
 _MOST_EXPLAINED = 2  # failed tests of a program that are looked into
@@ -64,7 +65,7 @@ class Tests:
         self._session, self._name = session, name
         self._lock = threading.Lock()
         self._passed, self._skipped, self._failed, self._crashes = 0, {}, {}, []
-        self._not_run = []
+        self._not_run, self._unwritten = [], ""
 
     def run(self, at_once):
         session = self._session
@@ -97,6 +98,9 @@ class Tests:
             with self._lock:
                 self._failed[name] = str(failure)
                 self._crashes += [crash] if failure.again else []
+        except Exception as error:  # the other tests run nonetheless
+            with self._lock:
+                self._failed[name] = unforeseen(error)
         finally:
             self._gather(log, report)
 
@@ -118,18 +122,24 @@ class Tests:
         self._failed.update(failed)
 
     def _gather(self, log, report):
-        """A program has one log, not one a test."""
-        with self._lock, open(self._session.path(self._name + ".log"), "a") as all_tests:
-            path = self._session.path(log)
-            if os.path.exists(path):
-                with open(path, errors="replace") as one:
-                    all_tests.write(one.read())
-                os.remove(path)
-            if os.path.exists(report):
-                os.remove(report)
+        """A program has one log, not one a test. What the test has found counts also where the disk is full."""
+        path, all_tests = self._session.path(log), self._session.path(self._name + ".log")
+        with self._lock:
+            try:
+                if os.path.exists(path):
+                    with open(path, errors="replace") as one, open(all_tests, "a") as file:
+                        file.write(one.read())
+                    os.remove(path)
+                    cut(all_tests)
+                if os.path.exists(report):
+                    os.remove(report)
+            except OSError as error:
+                self._unwritten = error.strerror
 
     def _verdict(self):
         figures = {"tests": self._passed}
+        if self._unwritten:
+            figures["log_is_not_whole"] = self._unwritten
         parts = [_told(kind, texts) for kind, texts in (("failed", self._failed), ("were skipped", self._skipped))
                  if texts]
         if self._not_run:

@@ -54,9 +54,13 @@ if name == "nvidia-smi":
     if does.get(name) == "fails":
         print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
         sys.exit(9)
+    if does.get(name) == "is lost in training" and calls_of("pretrain_gpt"):
+        print("Unable to determine the device handle for GPU0: Unknown Error")
+        sys.exit(255)
     if "driver_version" in arguments[0]:
         for _ in range(does.get("gpus", 1)):
-            print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, 143771, " + does.get("compute_mode", "Default"))
+            print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, %s, %s" % (
+                does.get("memory", 143771), does.get("compute_mode", "Default")))
     else:
         print("1755, 3201, 640.10, 61, 2048")
 elif name == "bazelw":
@@ -122,6 +126,15 @@ elif name.endswith(("_test", "_test_watched")):
                     os.environ.get("CUDA_LAUNCH_BLOCKING"), os.environ.get("CUDA_COREDUMP_FILE"),
                     os.environ.get("CUDA_COREDUMP_GENERATION_FLAGS")), flush=True)
                 end(-signal.SIGABRT)
+            if what == "prints without end":
+                print("attention.cu:7] Check failed: the reason, said first", flush=True)
+                try:
+                    for _ in range(320):
+                        os.write(1, b"and more noise .\n" * 4096)
+                except OSError:
+                    pass
+                os.write(1, b"the end\n") if not does.get("full") else None
+                end(-signal.SIGABRT)
             if what == "hangs on the GPU":
                 places = [os.environ["CUDA_COREDUMP_" + place].replace("%p", str(os.getpid()))
                           for place in ("PIPE", "FILE")]
@@ -174,7 +187,15 @@ elif name == "kernels_benchmark":
     with open(options["--benchmark_out"], "w") as file:
         file.write('{\n  "context": {"caches": []},\n  "benchmarks": [\n')
         file.flush()
+        if what == "reports no rows":
+            file.write("3")
+            sys.exit(0)
+        if what == "reports no text":
+            file.buffer.write(b'{"name": "\xff\xfe')
+            end(-signal.SIGKILL)
         for i, row in enumerate(rows):
+            if what == "reports no time":
+                del row["real_time"]
             if what == "skips" and row["name"].startswith("BM_Gelu"):
                 row = {"name": row["name"], "run_type": "iteration", "error_occurred": True,
                        "error_message": "no GPU", "real_time": 0.0, "time_unit": "ns"}
@@ -307,18 +328,20 @@ class GpuCheckTest(unittest.TestCase):
             file.write("#!%s -IS\n%s" % (os.path.realpath(sys.executable), STUB))
         os.chmod(path, 0o755)
 
-    def gpu_check(self, *arguments, does=None, seconds=600, **environment):
+    def gpu_check(self, *arguments, **options):
         """Returns its exit code, what it printed, and its results."""
-        process, calls = self.start(*arguments, does=does, seconds=seconds, **environment)
+        process, calls = self.start(*arguments, **options)
         text, _ = process.communicate()
         return (process.returncode, text, *self.results(arguments, calls))
 
-    def start(self, *arguments, does=None, seconds=600, **environment):
+    def start(self, *arguments, does=None, seconds=600, before="", **environment):
+        """`before`: what the shell does that starts it."""
         calls = os.path.join(self.root, "calls")
         open(calls, "w").close()
         variables = {"PATH": self.bin, "HOME": self.root, "CUDA_HOME": self.root, "STUB_DOES": json.dumps(does or {}),
                      "STUB_CALLS": calls, **environment}
-        return subprocess.Popen([os.path.join(self.bundle, "gpu_check"), *arguments, "--seconds=%s" % seconds],
+        return subprocess.Popen([os.path.join(self.bin, "bash"), "-c", before + '\nexec "$0" "$@"',
+                                 os.path.join(self.bundle, "gpu_check"), *arguments, "--seconds=%s" % seconds],
                                 env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), calls
 
     def results(self, arguments, calls):
@@ -650,6 +673,69 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(len(set(names)), 13)
         code, text, rows = self.gpu_check("check", self.out, "smoke")
         self.assertEqual([row["name"] for row in rows if row["what"] == "kernel"], names)
+
+    def test_what_nobody_foresaw_fails_its_step_and_no_other(self):
+        groups = ("attention", "products", "memory", "gemm_plans")
+        for does, why in (("reports no rows", "TypeError: 'int' object is not subscriptable (kernels.py, line "),
+                          ("reports no text", "killed by signal 9"), ("reports no time", "its report has no time")):
+            text, _ = self.expect_failures("check", ["benchmark", "synccheck"], {"kernels_benchmark": does}, [
+                ("benchmark", group, why) for group in groups])
+            self.assertIn("passed   synccheck attention_test", text)
+            self.assertNotIn("Traceback", text)
+            self.assertRegex(text, "check on .*: 7 passed, 4 failed")
+            with open(os.path.join(self.out, "check.md")) as file:
+                self.assertIn("FAILED: benchmark memory: ", file.read())
+            self.assertTrue(os.path.exists(os.path.join(self.out, "check.tar.gz")))
+            os.remove(os.path.join(self.out, "check.tar.gz"))
+        os.remove(os.path.join(self.bundle, "gpu", "plan_facts.textproto"))
+        text, _ = self.expect_failures("check", ["benchmark"], {}, [
+            ("result", "hardware.textproto", "No such file or directory")])
+        self.assertRegex(text, r"\| BM_Gelu +\|")
+
+    def test_a_test_that_prints_without_end_fills_no_disk(self):
+        does = {"kernels_test": "prints without end", "compute-sanitizer": "silent"}
+        why = "killed by signal 6, no report of what was tested: attention.cu:7] Check failed: the reason, said first"
+        self.expect_failures("check", ["test"], does, [("test", "kernels_test", why)])
+        with open(os.path.join(self.out, "check", "kernels_test.log")) as log:
+            text = log.read()
+        self.assertLess(len(text), 9 << 20)
+        for part in ("Check failed: the reason", "what stood here is left out, for the size of this log", "\nthe end\n"):
+            self.assertTrue(part in text, part)
+
+    def test_a_full_disk_hides_no_failure(self):
+        # A file can have 100 KiB.
+        code, text, rows = self.gpu_check("check", self.out, "test", before="ulimit -f 100", does={
+            "kernels_test": "prints without end", "full": True, "compute-sanitizer": "silent"})
+        self.assertEqual(code, 1, text)
+        self.assertNotIn("Traceback", text)
+        row = self.row(rows, "test", "kernels_test")
+        self.assertIn("Suite.Works: killed by signal 6", row["why"])
+        self.assertEqual(row["log_is_not_whole"], "File too large")
+        self.assertRegex(text, "check on .*: 11 passed, 1 failed")
+        self.assertIn("check.tar.gz", os.listdir(self.out))
+
+    def test_rows_that_the_disk_has_no_room_for_are_told_nonetheless(self):
+        # A file can have 1 KiB.
+        code, text, _ = self.gpu_check("check", self.out, "test", before="ulimit -f 1", STUB_CALLS=os.devnull)
+        self.assertEqual(code, 1, text)
+        self.assertNotIn("Traceback", text)
+        self.assertIn("check on ", text)
+        self.assertIn("cannot write %s: File too large\n" % os.path.join(self.out, "check.tar.gz"), text)
+        self.assertIn("FAILED: %s lacks rows: File too large\n" % os.path.join(self.out, "check.jsonl"), text)
+
+    def test_a_gpu_that_is_lost_between_the_parts_is_told(self):
+        code, text, _ = self.gpu_check("run", self.out, does={"nvidia-smi": "is lost in training"})
+        self.assertEqual(code, 1, text)
+        self.assertNotIn("Traceback", text)
+        self.assertTrue(text.endswith("the GPU is gone; time was not run\n"), text)
+
+    def test_a_gpu_without_memory_of_its_own_is_timed(self):
+        does = {"memory": "[N/A]"}
+        code, text, rows = self.gpu_check("time", self.out, "training", does=does)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.row(rows, "training", "llama_1500m.16")["verdict"], "passed")
+        code, text, _ = self.gpu_check("check", self.out, "benchmark", does=does)
+        self.assertEqual(code, 0, text)
 
     def test_the_order_of_attentions_kernels_is_written_as_the_trainer_reads_it(self):
         code, text, _ = self.gpu_check("check", self.out, "benchmark")

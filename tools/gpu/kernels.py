@@ -21,7 +21,7 @@ _MIN_TIME = "--benchmark_min_time=0.1"
 def _whole_rows(path):
     """Returns the rows of Google Benchmark's report that are whole, also if its writer was killed."""
     try:
-        with open(path) as file:
+        with open(path, errors="replace") as file:
             text = file.read()
     except OSError:
         return []
@@ -96,6 +96,8 @@ class _Group:
                 left.remove(row["name"])
             if row.get("error_occurred") or row.get("skipped"):
                 self._broken[row["name"]] = row.get("error_message", "skipped")
+            elif "real_time" not in row:
+                self._broken[row["name"]] = "its report has no time"
             elif row.get("run_type", "iteration") == "iteration":
                 self._measured += 1
                 self._session.record("kernel", row["name"], group=self._name, **tables.kernel_figures(row))

@@ -96,8 +96,20 @@ def _stop_on_signals(session):
         signal.signal(ending, stop)
 
 
+def _do_steps(part, session, gpus, watch):
+    """Returns the table of what they measured."""
+    if part == "check":
+        return correctness.check(session, gpus[0], watch)
+    if part == "time":
+        return speed.time_training(session, gpus[0], watch, len(gpus))
+    return learning.learn(session)
+
+
 def _run_part(part, programs, out, steps, limits):
     gpus = device.devices()
+    if not gpus:  # it was there when the first part began
+        print("the GPU is gone; %s was not run" % part, file=sys.stderr)
+        return 1
     session = Session(programs, out, part, limits["--seconds"], steps, limits["--test-seconds"])
     session.environment["LD_LIBRARY_PATH"] = libraries.library_path()
     if part == "check":
@@ -114,20 +126,12 @@ def _run_part(part, programs, out, steps, limits):
                    **{name: fact for name, fact in facts.items() if name != "name"})
     watch = device.Watch()
     try:
-        if part == "check":
-            table = correctness.check(session, facts, watch)
-        elif part == "time":
-            table = speed.time_training(session, facts, watch, len(gpus))
-        else:
-            table = learning.learn(session)
+        table = session.attempt("part", part, lambda: _do_steps(part, session, gpus, watch))
     finally:
         watch.stop()
-    figures = calibration.write(out, facts["name"], float(facts["memory.total"]))
-    text = "\n%s\n\n%s" % (heading, table + ("\n" + figures if figures else ""))
-    with open(session.result_path(part + ".md"), "w") as file:
-        file.write(text.lstrip())
-    print(text)
-    code = session.finish()
+    figures = session.attempt("result", calibration.HARDWARE, lambda: calibration.write(
+        out, facts["name"], device.memory_mib(facts)))
+    code = session.finish("%s\n\n%s" % (heading, table + ("\n" + figures if figures else "")))
     return _KILLED + session.stopped_by if session.stopped_by else code
 
 

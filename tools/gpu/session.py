@@ -1,11 +1,14 @@
 """One part of the GPU check: its time, the programs that it runs, and its results, one JSON object a line."""
 
+import contextlib
 import datetime
 import itertools
 import json
 import os
+import subprocess
 import tarfile
 import time
+import traceback
 
 from processes import Hung, Processes
 
@@ -52,6 +55,13 @@ def shorten(text, most=_MOST_TEXT):
     """Returns the text as one line of at most `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[:most - 4] + " ..."
+
+
+def unforeseen(error):
+    """What to say of an error that nobody foresaw: what it is, and where it came up."""
+    places = traceback.extract_tb(error.__traceback__)
+    where = " (%s, line %d)" % (os.path.basename(places[-1].filename), places[-1].lineno) if places else ""
+    return shorten("%s: %s" % (type(error).__name__, error)) + where
 
 
 class Ran:
@@ -123,7 +133,7 @@ class Session:
         self.stopped_by = 0  # a signal
         self._stopped = ""
         self._archived, self._too_large = self.began, []
-        self._processes = Processes()
+        self._unwritten = ""  # why rows are missing in the file
         rest = "rest" in steps
         self._kinds = () if rest else steps
         os.makedirs(os.path.join(out, part), exist_ok=True)
@@ -142,6 +152,7 @@ class Session:
                 self._before[key] = row
             if key in passed or kept:
                 self._keep(row)
+        self._processes = Processes()
 
     def _read_results(self):
         if not os.path.exists(self.results):
@@ -157,8 +168,14 @@ class Session:
 
     def _keep(self, row):
         self.rows.append(row)
-        with open(self.results, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        size = os.path.getsize(self.results) if os.path.exists(self.results) else 0
+        try:
+            with open(self.results, "a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:  # the disk is full, say: the last lines tell it nonetheless
+            self._unwritten = error.strerror
+            with contextlib.suppress(OSError):
+                os.truncate(self.results, size)  # half a row would hide those behind it
         return row
 
     def program(self, name):
@@ -247,15 +264,25 @@ class Session:
             verdict, why = "not run", str(reason)
         except NotHere as reason:
             verdict, why = "left out", str(reason)
+        except Exception as error:  # the other steps are done nonetheless
+            verdict, why = "failed", unforeseen(error)
         seconds = round(time.monotonic() - begin, 1)
         reason = {"why": why} if why else {}
         print("%-8s %s %s (%.1f s)%s" % (verdict, what, name, seconds, ": " + why if why else ""), flush=True)
         row = self.record(what, name, verdict=verdict, **reason, seconds=seconds, **figures)
         for crash in again if self.explain else ():
-            self.explain(what, name, crash)
+            self.attempt("explanation of", name, lambda: self.explain(what, name, crash))
         if time.monotonic() - self._archived > _SECONDS_OF_ARCHIVE:
             self.archive()
         return row
+
+    def attempt(self, what, name, action):
+        """Returns the text that `action` returns. An error, of which nobody has thought, is a failure; no text then."""
+        try:
+            return action()
+        except Exception as error:
+            self.fail(what, name, unforeseen(error))
+            return ""
 
     def fail(self, what, name, failure):
         """For what is found outside of a step."""
@@ -273,7 +300,9 @@ class Session:
             raise OutOfTime(self._stopped or "no time was left for %s" % os.path.basename(command[0]))
         begin = time.monotonic()
         variables = {**os.environ, **(self.environment if ours else {}), **environment}
-        with open(log, "a" if append else "w") as output:
+        with open(log, "a") as output:
+            if not append:
+                output.truncate(0)
             offset = os.fstat(output.fileno()).st_size
             try:
                 code = self._processes.run(command, output, variables, limit_here, quiet, dumps=limit_here == limit)
@@ -294,9 +323,21 @@ class Session:
         return Ran(command, code, log, offset, begin)
 
     def archive(self):
-        """Writes all results of this part, its logs included, into one file beside them."""
+        """Writes all results of this part, its logs included, into one file beside them. Returns whether it could."""
+        self._archived = time.monotonic()
         path = self.result_path(self.part + ".tar.gz")
-        with tarfile.open(path + ".new", "w:gz") as archive:
+        try:
+            self._write_archive(path + ".new")
+            os.replace(path + ".new", path)
+            return True
+        except (OSError, tarfile.TarError) as error:
+            print("cannot write %s: %s" % (path, getattr(error, "strerror", None) or error))
+            with contextlib.suppress(OSError):
+                os.remove(path + ".new")
+            return False
+
+    def _write_archive(self, path):
+        with tarfile.open(path, "w:gz") as archive:
             names = [name for name in sorted(os.listdir(self.out))
                      if name.startswith(self.part + ".") and not name.endswith((".tar.gz", ".new"))]
             for folder, _, files in os.walk(os.path.join(self.out, self.part)):
@@ -307,20 +348,19 @@ class Session:
                 elif name not in self._too_large:
                     self._too_large.append(name)
                     print("not in the archive, for its size: %s" % name)
-        os.replace(path + ".new", path)
-        self._archived = time.monotonic()
 
-    def finish(self):
-        """Prints how it went. 0: all was done and passed, 1: something failed, 2: something was not run."""
+    def _summary(self):
+        """How it went, in lines, and the exit code."""
+        lines = []
         counts = {verdict: sum(row.get("verdict") == verdict for row in self.rows)
                   for verdict in ("passed", "failed", "not run")}
         missing = [row for row in self.rows if row.get("verdict") == "not run"]
         left_out = ["%s %s" % (row["what"], row["name"]) for row in missing if not row.get("begun", True)]
         if left_out:
-            print("LEFT OUT: %s" % ", ".join(left_out))
+            lines.append("LEFT OUT: %s" % ", ".join(left_out))
         for row in missing:
             if row.get("begun", True):
-                print(shorten("NOT RUN: %s %s: %s" % (row["what"], row["name"], row["why"]), 300))
+                lines.append(shorten("NOT RUN: %s %s: %s" % (row["what"], row["name"], row["why"]), 300))
         told = 0
         for row in self.rows:  # what failed stands last
             if row.get("verdict") != "failed":
@@ -330,13 +370,29 @@ class Session:
                 if other["what"] == "explanation" and other["of"] == [row["what"], row["name"]]:
                     line += "\n  %s, %s: %s" % (other["name"], other["by"], other["text"])
             told += len(line)
-            print(line if told <= _MOST_TOLD else shorten(line, 200))
+            lines.append(line if told <= _MOST_TOLD else shorten(line, 200))
+        if self._unwritten:
+            lines.append("FAILED: %s lacks rows: %s" % (self.results, self._unwritten))
         targets = [row["target_met"] for row in self.rows if "target_met" in row]
-        print("%s on %s: %d passed, %d failed, %d not run; targets: %d met, %d missed" %
-              (self.part, datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), counts["passed"],
-               counts["failed"], counts["not run"], targets.count(True), targets.count(False)))
+        lines.append("%s on %s: %d passed, %d failed, %d not run; targets: %d met, %d missed" %
+                     (self.part, datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), counts["passed"],
+                      counts["failed"], counts["not run"], targets.count(True), targets.count(False)))
         if self._stopped:
-            print("%s: what is above is what there was until then" % self._stopped)
-        self.archive()
-        self._processes.close()
-        return 1 if counts["failed"] else 2 if counts["not run"] else 0
+            lines.append("%s: what is above is what there was until then" % self._stopped)
+        return "\n".join(lines), 1 if counts["failed"] or self._unwritten else 2 if counts["not run"] else 0
+
+    def finish(self, tables):
+        """Writes and prints `tables`, and how it went. 0: all was done and passed, 1: something failed, 2: not run."""
+
+        def write():
+            with open(self.result_path(self.part + ".md"), "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write("%s\n%s\n" % (tables, self._summary()[0]))
+
+        self.attempt("result", self.part + ".md", write)
+        summary, code = self._summary()
+        print("\n%s\n%s" % (tables, summary))
+        if not self.archive():
+            code = 1
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # somebody killed the guard, or stopped it
+            self._processes.close()
+        return code

@@ -6,6 +6,7 @@ import re
 
 import bundle
 import tables
+from device import memory_mib
 from session import Failure, OutOfTime
 from shapes import FUSED_GELU, GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
@@ -30,7 +31,7 @@ class _Timing:
 
     def __init__(self, session, device, watch):
         self.session, self.watch = session, watch
-        self.trainer = Trainer(session, float(device["memory.total"]))
+        self.trainer = Trainer(session, memory_mib(device))
         self.options = []  # options that made training faster
         self.tried = {}  # batches by shape
         self.plans = {}  # results of trainer.plan() by shape and batch

@@ -20,7 +20,7 @@ def read_metrics(path):
     if not os.path.exists(path):
         return []
     steps = []
-    with open(path) as file:
+    with open(path, errors="replace") as file:
         for line in file:
             try:
                 step = json.loads(line)
@@ -48,7 +48,7 @@ def require_learning(steps, wanted):
 class Trainer:
 
     def __init__(self, session, device_mib):
-        self.session, self.device_mib = session, device_mib
+        self.session, self.device_mib = session, device_mib  # None: unknown
 
     def _run(self, log, limit, arguments):
         done = self.session.run([self.session.program("pretrain_gpt"), *arguments], log, limit)
@@ -76,7 +76,7 @@ class Trainer:
 
     def fits(self, plan):
         """Whether a plan fits, with what the driver and the libraries take."""
-        return plan["planned_gib"] + 1.5 < self.device_mib / 1024
+        return self.device_mib is None or plan["planned_gib"] + 1.5 < self.device_mib / 1024
 
     def train(self, shape, batch, steps, log, extra=(), ranks=1, limit=90):
         """Trains on tokens made up, of which the first quarter is not timed; the step times' median counts."""
