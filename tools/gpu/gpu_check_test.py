@@ -7,6 +7,7 @@ What it must not do is call something well that was not, so most tests break one
 import concurrent.futures
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,9 @@ elif name.endswith(("_test", "_test_watched")):
         if test == "Suite.Works":
             if what == "crashes":
                 end(-signal.SIGSEGV)
+            if what == "dies colourfully":
+                os.write(1, b"error: \x1b[31mred\x1b]0;title\x07\x00 \xff\n")
+                end(-signal.SIGABRT)
             if what == "aborts":
                 print("F1122 00:00 attention.cu:7] Check failed: error == cudaSuccess attention: an illegal memory "
                       "access\n*** Check failure stack trace: ***", flush=True)
@@ -334,7 +338,8 @@ class GpuCheckTest(unittest.TestCase):
         text, _ = process.communicate()
         return (process.returncode, text, *self.results(arguments, calls))
 
-    def start(self, *arguments, does=None, seconds=600, before="", **environment):
+    def start(self, *arguments, does=None, seconds=600, before="", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+              **environment):
         """`before`: what the shell does that starts it."""
         calls = os.path.join(self.root, "calls")
         open(calls, "w").close()
@@ -342,7 +347,7 @@ class GpuCheckTest(unittest.TestCase):
                      "STUB_CALLS": calls, **environment}
         return subprocess.Popen([os.path.join(self.bin, "bash"), "-c", before + '\nexec "$0" "$@"',
                                  os.path.join(self.bundle, "gpu_check"), *arguments, "--seconds=%s" % seconds],
-                                env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), calls
+                                env=variables, text=True, stdout=stdout, stderr=stderr), calls
 
     def results(self, arguments, calls):
         rows = []
@@ -807,11 +812,13 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn(name, names)
         self.assertEqual(sorted(os.listdir(self.out)), ["check", "check.jsonl", "check.md", "check.tar.gz"])
 
-    def start_and_wait_for_a_sleeper(self):
+    def start_and_wait_for_a_sleeper(self, **options):
         """A check whose layer_norm_test sleeps; returns it, and the process that sleeps."""
         pids = os.path.join(self.root, "pids")
-        process, calls = self.start("check", self.out, "test", does={"layer_norm_test": "sleeps"}, STUB_PIDS=pids)
-        self.addCleanup(process.stdout.close)
+        process, calls = self.start("check", self.out, "test", does={"layer_norm_test": "sleeps"}, STUB_PIDS=pids,
+                                    **options)
+        if process.stdout:
+            self.addCleanup(process.stdout.close)
         for _ in range(600):
             if os.path.exists(pids):
                 with open(pids) as file:
@@ -846,6 +853,44 @@ class GpuCheckTest(unittest.TestCase):
             with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
                 self.assertIn("check/kernels_test.log", archive.getnames())
             os.remove(os.path.join(self.root, "pids"))
+
+    def test_a_reader_that_leaves_ends_nothing(self):
+        process, _ = self.start("check", self.out, "test", does={"trace_test": "crashes"})
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(), 1)
+        with open(os.path.join(self.out, "check.md")) as file:
+            self.assertRegex(file.read(), "FAILED: test trace_test: [^$]*\ncheck on .*: 11 passed, 1 failed")
+        self.assertTrue(os.path.exists(os.path.join(self.out, "check.tar.gz")))
+
+    def test_a_terminal_that_is_closed_stops_it_as_a_signal_does(self):
+        primary, terminal = pty.openpty()
+        process, sleeper, calls = self.start_and_wait_for_a_sleeper(stdout=terminal, stderr=terminal)
+        os.close(terminal)
+        os.close(primary)
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(process.wait(), 128 + signal.SIGHUP)
+        self.expect_end_of(sleeper)
+        with open(os.path.join(self.out, "check.md")) as file:
+            self.assertIn("stopped by SIGHUP", file.read())
+        self.assertTrue(os.path.exists(os.path.join(self.out, "check.tar.gz")))
+
+    def test_under_nohup_it_goes_on_without_a_terminal(self):
+        process, sleeper, _ = self.start_and_wait_for_a_sleeper(before="trap '' HUP")
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, text)
+        self.assertIn("stopped by SIGTERM", text)
+        self.expect_end_of(sleeper)
+
+    def test_what_programs_print_commands_no_terminal(self):
+        text, _ = self.expect_failures("check", ["test"], {"trace_test": "dies colourfully"}, [
+            ("test", "trace_test", "error: \x1b[31mred")])
+        self.assertIn("error: \\x1b[31mred\\x1b]0;title\\x07\\x00 ", text)
+        with open(os.path.join(self.out, "check.md")) as file:
+            text += file.read()
+        self.assertNotRegex(text, "[\x00\x07\x1b]")
 
     def test_a_kill_that_it_cannot_see_leaves_no_program_behind_either(self):
         process, sleeper, _ = self.start_and_wait_for_a_sleeper()

@@ -11,6 +11,7 @@ import tempfile
 
 import bundle
 import calibration
+import console
 import correctness
 import device
 import learning
@@ -91,7 +92,10 @@ def _stop_on_signals(session):
         session.stopped_by = number
         session.stop("stopped by " + signal.Signals(number).name)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # `nohup` has SIGHUP ignored, and that it stays.
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
     for ending in signals:
         signal.signal(ending, stop)
 
@@ -186,5 +190,5 @@ def main(home, arguments):
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)
+    console.use()
     sys.exit(main(sys.argv[1], sys.argv[2:]))

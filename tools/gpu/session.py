@@ -10,6 +10,7 @@ import tarfile
 import time
 import traceback
 
+from console import printable
 from processes import Hung, Processes
 
 _MOST_TEXT = 600  # characters of one reason
@@ -386,7 +387,7 @@ class Session:
 
         def write():
             with open(self.result_path(self.part + ".md"), "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write("%s\n%s\n" % (tables, self._summary()[0]))
+                file.write(printable("%s\n%s\n" % (tables, self._summary()[0])))
 
         self.attempt("result", self.part + ".md", write)
         summary, code = self._summary()
