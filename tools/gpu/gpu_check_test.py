@@ -806,11 +806,23 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_all_results_are_also_in_one_file(self):
         self.gpu_check("check", self.out, "smoke", "test")
-        with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
-            names = archive.getnames()
-        for name in ("check.md", "check.jsonl", "check/kernels_test.log", "check/ldd.log"):
-            self.assertIn(name, names)
         self.assertEqual(sorted(os.listdir(self.out)), ["check", "check.jsonl", "check.md", "check.tar.gz"])
+        self.gpu_check("check", self.out, "smoke", "test", "benchmark", does={"kernels_test": "fails"})
+        written = ["check", "check.jsonl", "check.md", "check.tar.gz", "attention_plans.textproto", "hardware.textproto",
+                   "kernels.csv"]
+        self.assertEqual(sorted(os.listdir(self.out)), sorted(written))
+
+        def archived():
+            with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
+                return archive.getnames()
+
+        for name in (*written[1:3], *written[4:], "check/kernels_test.log", "check/ldd.log",
+                     "check/again_kernels_test_memcheck_1.log"):
+            self.assertIn(name, archived())
+        os.symlink("nowhere", os.path.join(self.out, "check", "link"))
+        self.gpu_check("check", self.out, "smoke", "test")
+        self.assertIn("check/kernels_test.log", archived())
+        self.assertNotIn("check/again_kernels_test_memcheck_1.log", archived())
 
     def start_and_wait_for_a_sleeper(self, **options):
         """A check whose layer_norm_test sleeps; returns it, and the process that sleeps."""

@@ -18,6 +18,8 @@ _MOST_TOLD = 8000  # characters of all reasons in the last lines
 _SECONDS_TO_END = 10  # for the tables
 _SECONDS_OF_ARCHIVE = 20  # it is written no more often while steps are done
 _LARGEST_FILE = 16 << 20  # bytes of a file in the archive
+# Results that the trainer and the planner read, which do not bear the name of their part.
+_FOR_OTHERS = ("attention_plans.textproto", "hardware.textproto", "kernels.csv")
 
 
 class Failure(Exception):
@@ -153,7 +155,15 @@ class Session:
                 self._before[key] = row
             if key in passed or kept:
                 self._keep(row)
+        self._remove_explanations()
         self._processes = Processes()
+
+    def _remove_explanations(self):
+        """The logs of second looks at what failed in an earlier session, of which no row tells any longer."""
+        logs = {row["log"] for row in self.rows if row["what"] == "explanation"}
+        for name in os.listdir(os.path.join(self.out, self.part)):
+            if name.startswith("again_") and name not in logs:
+                os.remove(self.path(name))
 
     def _read_results(self):
         if not os.path.exists(self.results):
@@ -340,10 +350,13 @@ class Session:
     def _write_archive(self, path):
         with tarfile.open(path, "w:gz") as archive:
             names = [name for name in sorted(os.listdir(self.out))
-                     if name.startswith(self.part + ".") and not name.endswith((".tar.gz", ".new"))]
+                     if name in _FOR_OTHERS or
+                     name.startswith(self.part + ".") and not name.endswith((".tar.gz", ".new"))]
             for folder, _, files in os.walk(os.path.join(self.out, self.part)):
                 names += sorted(os.path.relpath(os.path.join(folder, file), self.out) for file in files)
             for name in names:
+                if not os.access(os.path.join(self.out, name), os.R_OK):
+                    continue  # a link to nothing, or another user's
                 if os.path.getsize(os.path.join(self.out, name)) <= _LARGEST_FILE:
                     archive.add(os.path.join(self.out, name), name)
                 elif name not in self._too_large:
