@@ -806,11 +806,12 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_all_results_are_also_in_one_file(self):
         self.gpu_check("check", self.out, "smoke", "test")
-        self.assertEqual(sorted(os.listdir(self.out)), ["check", "check.jsonl", "check.md", "check.tar.gz"])
+        lock = ".gpu_check.lock"
+        self.assertEqual(sorted(os.listdir(self.out)), [lock, "check", "check.jsonl", "check.md", "check.tar.gz"])
         self.gpu_check("check", self.out, "smoke", "test", "benchmark", does={"kernels_test": "fails"})
         written = ["check", "check.jsonl", "check.md", "check.tar.gz", "attention_plans.textproto", "hardware.textproto",
                    "kernels.csv"]
-        self.assertEqual(sorted(os.listdir(self.out)), sorted(written))
+        self.assertEqual(sorted(os.listdir(self.out)), sorted([lock, *written]))
 
         def archived():
             with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
@@ -865,6 +866,18 @@ class GpuCheckTest(unittest.TestCase):
             with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
                 self.assertIn("check/kernels_test.log", archive.getnames())
             os.remove(os.path.join(self.root, "pids"))
+
+    def test_a_second_one_in_the_same_folder_is_refused(self):
+        process, _, _ = self.start_and_wait_for_a_sleeper()
+        code, text, _ = self.gpu_check("time", self.out)
+        self.assertEqual(code, 1, text)
+        self.assertEqual(text, "gpu_check: another one writes to %s: wait for its end, or name another folder\n" %
+                         self.out)
+        self.assertEqual({call[0] for call in self.calls if call[0] != "layer_norm_test"}, {"nvidia-smi"})
+        process.send_signal(signal.SIGKILL)  # what is left of it locks nothing
+        process.wait()
+        code, text, _ = self.gpu_check("check", self.out, "test")
+        self.assertEqual(code, 0, text)
 
     def test_a_reader_that_leaves_ends_nothing(self):
         process, _ = self.start("check", self.out, "test", does={"trace_test": "crashes"})

@@ -1,6 +1,7 @@
 """What tools/gpu_check runs: reads its command line, and says first and last what was run on what."""
 
 import datetime
+import fcntl
 import itertools
 import math
 import os
@@ -21,6 +22,7 @@ from explain import Explainer
 from session import Session
 
 _WRONG_ARGUMENTS = 20
+_LOCK = ".gpu_check.lock"
 _KILLED = 128  # and the number of the signal
 _PARTS = ("check", "time", "learn")
 # Of --seconds and --test-seconds: the time of a part and of a test.
@@ -82,6 +84,19 @@ def _make_folder(path):
     except OSError as error:
         print("gpu_check: cannot write to the folder %s: %s" % (path, error.strerror), file=sys.stderr)
         return False
+
+
+def _lock(out):
+    """Returns a file that keeps other gpu_checks out of the folder as long as it is open; none where one is in it."""
+    file = open(os.path.join(out, _LOCK), "a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return file
 
 
 def _stop_on_signals(session):
@@ -149,11 +164,16 @@ def _run(parts, programs, out, limits, steps=()):
         print("no programs in %s: make a bundle with `gpu_check build DIR`, then run DIR/gpu_check %s" %
               (programs, parts[0] if len(parts) == 1 else "run"), file=sys.stderr)
         return 1
+    lock = _lock(out)
+    if lock is None:
+        print("gpu_check: another one writes to %s: wait for its end, or name another folder" % out, file=sys.stderr)
+        return 1
     codes = []
-    for part in parts:
-        codes.append(_run_part(part, programs, out, steps, limits))
-        if codes[-1] > _KILLED:
-            return codes[-1]
+    with lock:
+        for part in parts:
+            codes.append(_run_part(part, programs, out, steps, limits))
+            if codes[-1] > _KILLED:
+                return codes[-1]
     return 1 if 1 in codes else max(codes)
 
 
