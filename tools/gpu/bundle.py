@@ -12,6 +12,11 @@ import zipfile
 
 import calibration
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python without it opens no archive of ours, and says so
+    LZMAError = tarfile.CompressionError
+
 # The tests, the most valuable first. `build` adds all others that are tagged gpu; these need no
 # tag.
 TESTS = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test", "ops/cuda:kernels_test",
@@ -96,7 +101,17 @@ def _build_into(directory, root, flags, names):
 
 
 def build(root, directory):
-    """Builds all programs and packs them into `directory`, which then holds all that the check needs."""
+    """Builds all programs and packs them into `directory`, which then holds all that the check needs. Raises Unusable."""
+    try:
+        _build(root, directory)
+    except subprocess.CalledProcessError as error:
+        raise Unusable("%s failed with exit code %d%s" % (
+            " ".join(error.cmd[:2]), error.returncode, "\n" + error.stderr.strip() if error.stderr else ""))
+    except OSError as error:
+        raise Unusable("cannot build: %s: %s" % (error.strerror, error.filename))
+
+
+def _build(root, directory):
     os.makedirs(directory, exist_ok=True)
     directory = os.path.abspath(directory)
     flags = ["--config=cuda", "--define=cuda_archs=" + os.environ.get("CUDA_ARCHS", "sm_90a")]
@@ -116,9 +131,11 @@ def build(root, directory):
             print("compute-sanitizer is not packed, and `check` fails where it is not installed: %s" % error)
         # The size matters for copying to another machine. All programs have the same kernels, 30 MB, of which xz keeps
         # one copy: its window of 64 MiB reaches back to the program before.
-        with tarfile.open(os.path.join(directory, _ARCHIVE), "w:xz", preset=9) as archive:
+        path = os.path.join(directory, _ARCHIVE)
+        with tarfile.open(path + ".new", "w:xz", preset=9) as archive:
             for name in sorted(os.listdir(scratch)):
                 archive.add(os.path.join(scratch, name), name)
+        os.replace(path + ".new", path)
     shutil.copy(os.path.join(root, "tools", "gpu_check"), directory)
     shutil.copy(os.path.join(root, "tools", "interop", PEER), directory)
     modules = os.path.join(directory, "gpu")
@@ -129,15 +146,25 @@ def build(root, directory):
     print("%s: %.1f MiB" % (directory, _size(directory) / 2**20))
 
 
+class Unusable(Exception):
+    """A bundle could not be made or unpacked; the text says why."""
+
+
 def unpack(directory):
-    """Once; `directory` then holds the programs themselves. False where there are none."""
+    """Once; `directory` then holds the programs themselves. False where there are none. Raises Unusable."""
     archive = os.path.join(directory, _ARCHIVE)
     trainer = os.path.join(directory, _name(TRAINER))
     if not os.path.exists(archive):
         return os.path.exists(trainer)
     # A bundle that was built anew replaces the programs of the one before.
     if not os.path.exists(trainer) or os.path.getmtime(trainer) < os.path.getmtime(archive):
-        with tarfile.open(archive) as packed:
-            packed.extractall(directory)
-        os.utime(trainer)
+        try:
+            with tarfile.open(archive, "r:xz") as packed:
+                packed.extractall(directory)
+            os.utime(trainer)
+        except (EOFError, LZMAError, tarfile.TarError) as error:
+            raise Unusable("%s is not whole: %s; copy it again" % (archive, error))
+        except OSError as error:
+            raise Unusable("cannot unpack %s: %s; copy its folder to where it can be written to" %
+                           (archive, error.strerror))
     return True

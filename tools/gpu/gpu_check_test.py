@@ -66,6 +66,12 @@ if name == "nvidia-smi":
         print("1755, 3201, 640.10, 61, 2048")
 elif name == "bazelw":
     built = os.path.join(os.path.dirname(sys.argv[0]), "built")
+    if arguments[0] == "query" and does.get(name) == "does not ask":
+        print("ERROR: no workspace", file=sys.stderr)
+        sys.exit(7)
+    if arguments[0] == "build" and does.get(name) == "does not build":
+        print("ERROR: //megatron/train:pretrain_gpt", file=sys.stderr)
+        sys.exit(37)
     if arguments[0] == "info":
         print(built)
     for target in arguments[1:] if arguments[0] == "build" else ():
@@ -351,7 +357,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def results(self, arguments, calls):
         rows = []
-        if len(arguments) > 1 and os.path.exists(os.path.join(self.out, arguments[0] + ".jsonl")):
+        if len(arguments) > 1 and os.path.isfile(os.path.join(self.out, arguments[0] + ".jsonl")):
             with open(os.path.join(self.out, arguments[0] + ".jsonl")) as file:
                 rows = [json.loads(line) for line in file]
         with open(calls) as file:
@@ -444,6 +450,51 @@ class GpuCheckTest(unittest.TestCase):
                 os.remove(os.path.join(self.bundle, name))
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 0, text)
+
+    def test_a_bundle_that_is_not_whole_is_told_in_a_line(self):
+        path = os.path.join(self.bundle, "programs.tar.xz")
+        with tarfile.open(path, "w:xz") as archive:
+            for name in PROGRAMS:
+                archive.add(os.path.join(self.bundle, name), name)
+        os.remove(os.path.join(self.bundle, "pretrain_gpt"))
+        with open(path, "rb") as file:
+            whole = file.read()
+        for part in (b"", whole[:len(whole) // 2], b"\0" * 1000, whole[:-400] + b"\0" * 400):
+            with open(path, "wb") as file:
+                file.write(part)
+            code, text, _ = self.gpu_check("check", self.out)
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, "^gpu_check: %s is not whole: [^\n]+; copy it again\n$" % path)
+        with open(path, "wb") as file:
+            file.write(whole)
+        os.mkdir(os.path.join(self.bundle, "pretrain_gpt"))
+        os.utime(os.path.join(self.bundle, "pretrain_gpt"), (0, 0))
+        code, text, _ = self.gpu_check("check", self.out)
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, "^gpu_check: cannot unpack %s: Is a directory; [^\n]+\n$" % path)
+
+    def test_a_build_that_fails_is_told_in_a_line(self):
+        packed = os.path.join(self.root, "packed")
+        code, text, _ = self.gpu_check("build", packed)
+        self.assertEqual((code, text), (1, "gpu_check: cannot build: No such file or directory: %s\n" % os.path.join(
+            self.root, "bazelw")))
+        self.stub(os.path.join(self.root, "bazelw"))
+        code, text, _ = self.gpu_check("build", packed, does={"bazelw": "does not build"})
+        self.assertEqual((code, text), (1, "ERROR: //megatron/train:pretrain_gpt\ngpu_check: %s build failed with exit "
+                                        "code 37\n" % os.path.join(self.root, "bazelw")))
+        code, text, _ = self.gpu_check("build", packed, does={"bazelw": "does not ask"})
+        self.assertEqual((code, text), (1, "gpu_check: %s query failed with exit code 7\nERROR: no workspace\n" %
+                                        os.path.join(self.root, "bazelw")))
+        self.assertEqual(os.listdir(packed), [])
+
+    def test_results_that_cannot_be_written_are_told_in_a_line(self):
+        os.mkdir(self.out)
+        open(os.path.join(self.out, "check"), "w").close()
+        os.mkdir(os.path.join(self.out, "time.jsonl"))
+        for part, path in (("check", "check"), ("time", "time.jsonl")):
+            code, text, _ = self.gpu_check(part, self.out)
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, "^gpu_check: cannot write to %s: [^\n]+\n$" % os.path.join(self.out, path))
 
     def test_a_bundle_holds_all_programs_and_some_tests_once_more_to_watch_barriers(self):
         self.stub(os.path.join(self.root, "bazelw"))

@@ -86,6 +86,16 @@ def _make_folder(path):
         return False
 
 
+def _build(root, directory):
+    """Whether all programs are now there; says why where they are not."""
+    try:
+        bundle.build(root, directory)
+        return True
+    except bundle.Unusable as reason:
+        print("gpu_check: %s" % reason, file=sys.stderr)
+        return False
+
+
 def _lock(out):
     """Returns a file that keeps other gpu_checks out of the folder as long as it is open; none where one is in it."""
     file = open(os.path.join(out, _LOCK), "a")
@@ -129,11 +139,15 @@ def _run_part(part, programs, out, steps, limits):
     if not gpus:  # it was there when the first part began
         print("the GPU is gone; %s was not run" % part, file=sys.stderr)
         return 1
-    session = Session(programs, out, part, limits["--seconds"], steps, limits["--test-seconds"])
+    try:
+        session = Session(programs, out, part, limits["--seconds"], steps, limits["--test-seconds"])
+    except OSError as error:
+        print("gpu_check: cannot write to %s: %s" % (error.filename, error.strerror), file=sys.stderr)
+        return 1
+    _stop_on_signals(session)
     session.environment["LD_LIBRARY_PATH"] = libraries.library_path()
     if part == "check":
         session.explain = Explainer(session)
-    _stop_on_signals(session)
     facts = gpus[0]
     command = shlex.join(["gpu_check", part, out, *steps])
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -160,7 +174,12 @@ def _run(parts, programs, out, limits, steps=()):
         return 1
     if not _make_folder(out):
         return 1
-    if not bundle.unpack(programs):
+    try:
+        unpacked = bundle.unpack(programs)
+    except bundle.Unusable as reason:
+        print("gpu_check: %s" % reason, file=sys.stderr)
+        return 1
+    if not unpacked:
         print("no programs in %s: make a bundle with `gpu_check build DIR`, then run DIR/gpu_check %s" %
               (programs, parts[0] if len(parts) == 1 else "run"), file=sys.stderr)
         return 1
@@ -196,8 +215,7 @@ def main(home, arguments):
     if command == "build":
         if not _make_folder(out):
             return 1
-        bundle.build(root, out)
-        return 0
+        return 0 if _build(root, out) else 1
     if command:
         parts = _PARTS[:2] if command == "run" else (command,)
         return _run(parts, home, os.path.abspath(out or "."), limits, steps)
@@ -205,7 +223,8 @@ def main(home, arguments):
         print("no GPU here: nvidia-smi is absent or names none; nothing was built", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as programs:
-        bundle.build(root, programs)
+        if not _build(root, programs):
+            return 1
         return _run(_PARTS[:2], programs, os.path.join(root, "gpu_check_results"), limits)
 
 
