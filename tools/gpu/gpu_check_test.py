@@ -55,6 +55,9 @@ if name == "nvidia-smi":
     if does.get(name) == "fails":
         print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
         sys.exit(9)
+    if does.get(name) == "is interrupted":
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(600)
     if does.get(name) == "is lost in training" and calls_of("pretrain_gpt"):
         print("Unable to determine the device handle for GPU0: Unknown Error")
         sys.exit(255)
@@ -917,6 +920,22 @@ class GpuCheckTest(unittest.TestCase):
             with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
                 self.assertIn("check/kernels_test.log", archive.getnames())
             os.remove(os.path.join(self.root, "pids"))
+
+    def test_a_signal_before_there_is_something_to_tell_ends_it_quietly(self):
+        for arguments in (["check", self.out], ["run", self.out], []):
+            code, text, _ = self.gpu_check(*arguments, does={"nvidia-smi": "is interrupted"})
+            self.assertEqual((code, text), (128 + signal.SIGINT, ""))
+
+    def test_a_program_that_begins_while_all_are_killed_is_killed_too(self):
+        code = ("import os, sys, processes\n"
+                "those = processes.Processes()\n"
+                "those.kill_all()\n"
+                "with open(sys.argv[1], 'a') as log:\n"
+                "    print(those.run(['sleep', '600'], log, os.environ, 600))\n"
+                "those.close()")
+        done = subprocess.run([sys.executable, "-B", "-c", code, os.path.join(self.root, "log")], cwd=HERE, check=True,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.stdout, "-9\n")
 
     def test_a_second_one_in_the_same_folder_is_refused(self):
         process, _, _ = self.start_and_wait_for_a_sleeper()

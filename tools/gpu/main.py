@@ -10,6 +10,8 @@ import signal
 import sys
 import tempfile
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are read, without a traceback
+
 import bundle
 import calibration
 import console
@@ -110,7 +112,10 @@ def _lock(out):
 
 
 def _stop_on_signals(session):
-    """A first signal ends the part, which tells what there is until then; a second one ends the program."""
+    """A first signal ends the part, which tells what there is until then; a second one ends the program.
+
+    Returns what to give to signal.signal() when the part is over.
+    """
     def stop(number, frame):
         for ending in signals:
             signal.signal(ending, signal.SIG_DFL)
@@ -121,8 +126,7 @@ def _stop_on_signals(session):
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signals.append(signal.SIGHUP)
-    for ending in signals:
-        signal.signal(ending, stop)
+    return [(ending, signal.signal(ending, stop)) for ending in signals]
 
 
 def _do_steps(part, session, gpus, watch):
@@ -144,7 +148,7 @@ def _run_part(part, programs, out, steps, limits):
     except OSError as error:
         print("gpu_check: cannot write to %s: %s" % (error.filename, error.strerror), file=sys.stderr)
         return 1
-    _stop_on_signals(session)
+    before = _stop_on_signals(session)
     session.environment["LD_LIBRARY_PATH"] = libraries.library_path()
     if part == "check":
         session.explain = Explainer(session)
@@ -165,6 +169,8 @@ def _run_part(part, programs, out, steps, limits):
     figures = session.attempt("result", calibration.HARDWARE, lambda: calibration.write(
         out, facts["name"], device.memory_mib(facts)))
     code = session.finish("%s\n\n%s" % (heading, table + ("\n" + figures if figures else "")))
+    for handler in before:
+        signal.signal(*handler)
     return _KILLED + session.stopped_by if session.stopped_by else code
 
 
@@ -230,4 +236,8 @@ def main(home, arguments):
 
 if __name__ == "__main__":
     console.use()
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
+    except KeyboardInterrupt:  # before there was something to tell
+        sys.exit(_KILLED + signal.SIGINT)

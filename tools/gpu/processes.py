@@ -83,7 +83,7 @@ class Processes:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._groups = set()
+        self._groups, self._over = set(), False
         self._guard = subprocess.Popen([sys.executable, "-IS", _GUARD], stdin=subprocess.PIPE, text=True,
                                        start_new_session=True)
 
@@ -99,6 +99,8 @@ class Processes:
                                    start_new_session=True)
         self._tell("+", process.pid)
         try:
+            if self._over:  # kill_all did not know of this process
+                self._kill(process.pid)
             return self._wait(process, output, begin, seconds, quiet_seconds)
         except Hung as hung:
             if dumps:
@@ -139,7 +141,8 @@ class Processes:
                 raise Hung("said nothing for %.0f s" % quiet_seconds)
 
     def kill_all(self):
-        """Also from a signal's handler: takes no lock."""
+        """Kills also what begins later. A signal's handler may call this: it takes no lock."""
+        self._over = True
         for group in list(self._groups):
             self._kill(group)
 
