@@ -34,6 +34,21 @@ def devices():
     return [dict(zip(_FACTS, row)) for row in _query(_FACTS) if len(row) == len(_FACTS)]
 
 
+def why_none():
+    """What there is to say where devices() is empty."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60)
+    except FileNotFoundError:
+        return "nvidia-smi is not here"
+    except OSError as error:
+        return "nvidia-smi does not start: " + error.strerror
+    except subprocess.TimeoutExpired:
+        return "nvidia-smi does not answer"
+    said = " ".join(done.stdout.split())[:300]
+    return "nvidia-smi says: " + said if said else "nvidia-smi names none"
+
+
 def memory_mib(facts):
     """Of a GPU; None where nvidia-smi does not know, as of one that shares the host's memory."""
     return _number(facts["memory.total"])

@@ -61,7 +61,9 @@ if name == "nvidia-smi":
     if does.get(name) == "is lost in training" and calls_of("pretrain_gpt"):
         print("Unable to determine the device handle for GPU0: Unknown Error")
         sys.exit(255)
-    if "driver_version" in arguments[0]:
+    if arguments[0] == "--query-gpu=name":
+        print("NVIDIA H200\n" * does.get("gpus", 1), end="")
+    elif "driver_version" in arguments[0]:
         for _ in range(does.get("gpus", 1)):
             print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, %s, %s" % (
                 does.get("memory", 143771), does.get("compute_mode", "Default")))
@@ -387,16 +389,17 @@ class GpuCheckTest(unittest.TestCase):
     # Tests that concern all parts.
 
     def test_without_a_gpu_nothing_is_run(self):
-        for does in ({"nvidia-smi": "fails"}, {"gpus": 0}):
+        for does, why in (({"nvidia-smi": "fails"}, "nvidia-smi says: NVIDIA-SMI has failed because it couldn't "
+                           "communicate with the NVIDIA driver."), ({"gpus": 0}, "nvidia-smi names none")):
             for part in ("check", "learn", "run"):
                 code, text, _ = self.gpu_check(part, self.out, does=does)
                 self.assertEqual(code, 1)
-                self.assertIn("no GPU here", text)
+                self.assertEqual(text, "no GPU here: %s; nothing was run\n" % why)
                 self.assertEqual({call[0] for call in self.calls}, {"nvidia-smi"})
         os.remove(os.path.join(self.bin, "nvidia-smi"))
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 1)
-        self.assertIn("no GPU here", text)
+        self.assertIn("no GPU here: nvidia-smi is not here", text)
 
     def test_without_programs_it_says_how_to_get_them(self):
         os.remove(os.path.join(self.bundle, "pretrain_gpt"))
@@ -786,7 +789,8 @@ class GpuCheckTest(unittest.TestCase):
         code, text, _ = self.gpu_check("run", self.out, does={"nvidia-smi": "is lost in training"})
         self.assertEqual(code, 1, text)
         self.assertNotIn("Traceback", text)
-        self.assertTrue(text.endswith("the GPU is gone; time was not run\n"), text)
+        self.assertTrue(text.endswith("the GPU is gone: nvidia-smi says: Unable to determine the device handle for GPU0: "
+                                      "Unknown Error; time was not run\n"), text)
 
     def test_a_gpu_without_memory_of_its_own_is_timed(self):
         does = {"memory": "[N/A]"}

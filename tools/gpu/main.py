@@ -141,7 +141,7 @@ def _do_steps(part, session, gpus, watch):
 def _run_part(part, programs, out, steps, limits):
     gpus = device.devices()
     if not gpus:  # it was there when the first part began
-        print("the GPU is gone; %s was not run" % part, file=sys.stderr)
+        print("the GPU is gone: %s; %s was not run" % (device.why_none(), part), file=sys.stderr)
         return 1
     try:
         session = Session(programs, out, part, limits["--seconds"], steps, limits["--test-seconds"])
@@ -176,7 +176,7 @@ def _run_part(part, programs, out, steps, limits):
 
 def _run(parts, programs, out, limits, steps=()):
     if not device.devices():
-        print("no GPU here: nvidia-smi is absent or names none; nothing was run", file=sys.stderr)
+        print("no GPU here: %s; nothing was run" % device.why_none(), file=sys.stderr)
         return 1
     if not _make_folder(out):
         return 1
@@ -226,7 +226,7 @@ def main(home, arguments):
         parts = _PARTS[:2] if command == "run" else (command,)
         return _run(parts, home, os.path.abspath(out or "."), limits, steps)
     if not device.devices():  # fails early, before an hour of compiling
-        print("no GPU here: nvidia-smi is absent or names none; nothing was built", file=sys.stderr)
+        print("no GPU here: %s; nothing was built" % device.why_none(), file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as programs:
         if not _build(root, programs):
