@@ -101,7 +101,10 @@ def _build_into(directory, root, flags, names):
 
 
 def build(root, directory):
-    """Builds all programs and packs them into `directory`, which then holds all that the check needs. Raises Unusable."""
+    """Builds all programs and packs them into `directory`, which then holds all that the check needs.
+
+    Raises Unusable.
+    """
     try:
         _build(root, directory)
     except subprocess.CalledProcessError as error:

@@ -497,8 +497,10 @@ class GpuCheckTest(unittest.TestCase):
         os.mkdir(self.out)
         open(os.path.join(self.out, "check"), "w").close()
         os.mkdir(os.path.join(self.out, "time.jsonl"))
-        for part, path in (("check", "check"), ("time", "time.jsonl")):
-            code, text, _ = self.gpu_check(part, self.out)
+        os.mkdir(os.path.join(self.out, "other"))
+        os.mkdir(os.path.join(self.out, "other", ".gpu_check.lock"))
+        for part, path in (("check", "check"), ("time", "time.jsonl"), ("check", "other/.gpu_check.lock")):
+            code, text, _ = self.gpu_check(part, os.path.join(self.out, *path.split("/")[:-1]))
             self.assertEqual(code, 1, text)
             self.assertRegex(text, "^gpu_check: cannot write to %s: [^\n]+\n$" % os.path.join(self.out, path))
 
@@ -761,7 +763,8 @@ class GpuCheckTest(unittest.TestCase):
         with open(os.path.join(self.out, "check", "kernels_test.log")) as log:
             text = log.read()
         self.assertLess(len(text), 9 << 20)
-        for part in ("Check failed: the reason", "what stood here is left out, for the size of this log", "\nthe end\n"):
+        for part in ("Check failed: the reason", "what stood here is left out, for the size of this log",
+                     "\nthe end\n"):
             self.assertTrue(part in text, part)
 
     def test_a_full_disk_hides_no_failure(self):
@@ -789,8 +792,8 @@ class GpuCheckTest(unittest.TestCase):
         code, text, _ = self.gpu_check("run", self.out, does={"nvidia-smi": "is lost in training"})
         self.assertEqual(code, 1, text)
         self.assertNotIn("Traceback", text)
-        self.assertTrue(text.endswith("the GPU is gone: nvidia-smi says: Unable to determine the device handle for GPU0: "
-                                      "Unknown Error; time was not run\n"), text)
+        self.assertTrue(text.endswith("the GPU is gone: nvidia-smi says: Unable to determine the device handle for "
+                                      "GPU0: Unknown Error; time was not run\n"), text)
 
     def test_a_gpu_without_memory_of_its_own_is_timed(self):
         does = {"memory": "[N/A]"}
@@ -867,8 +870,8 @@ class GpuCheckTest(unittest.TestCase):
         lock = ".gpu_check.lock"
         self.assertEqual(sorted(os.listdir(self.out)), [lock, "check", "check.jsonl", "check.md", "check.tar.gz"])
         self.gpu_check("check", self.out, "smoke", "test", "benchmark", does={"kernels_test": "fails"})
-        written = ["check", "check.jsonl", "check.md", "check.tar.gz", "attention_plans.textproto", "hardware.textproto",
-                   "kernels.csv"]
+        written = ["check", "check.jsonl", "check.md", "check.tar.gz", "attention_plans.textproto",
+                   "hardware.textproto", "kernels.csv"]
         self.assertEqual(sorted(os.listdir(self.out)), sorted([lock, *written]))
 
         def archived():

@@ -189,7 +189,11 @@ def _run(parts, programs, out, limits, steps=()):
         print("no programs in %s: make a bundle with `gpu_check build DIR`, then run DIR/gpu_check %s" %
               (programs, parts[0] if len(parts) == 1 else "run"), file=sys.stderr)
         return 1
-    lock = _lock(out)
+    try:
+        lock = _lock(out)
+    except OSError as error:
+        print("gpu_check: cannot write to %s: %s" % (error.filename, error.strerror), file=sys.stderr)
+        return 1
     if lock is None:
         print("gpu_check: another one writes to %s: wait for its end, or name another folder" % out, file=sys.stderr)
         return 1
