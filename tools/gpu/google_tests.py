@@ -145,6 +145,7 @@ class Tests:
         if self._not_run:
             why = "no time" if self._session.left() < 1 else "others hung"
             parts.append("%d tests were not run: %s" % (len(self._not_run), why))
+            figures["not_run"] = self._not_run
         if self._failed or self._skipped:
             self._crashes.sort(key=lambda crash: crash.wrong)
             raise Failure("; ".join(parts), {**figures, "failures": {**self._failed, **self._skipped}},

@@ -8,6 +8,7 @@ import concurrent.futures
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -116,12 +117,16 @@ elif name == "compute-sanitizer":
 elif name.endswith(("_test", "_test_watched")):
     what = does.get(name, "")
     if "--gtest_list_tests" in arguments:
-        if what != "is empty":
+        if what == "fails at each of many":
+            print("Many.\n" + "".join("  Test%d\n" % i for i in range(13)) + "  CudnnComputes")
+        elif what != "is empty":
             print("Suite.\n  Works\nOf/Suite.\n  Counts/0  # GetParam() = 3" + what.startswith("always") * "\n  Ends")
         sys.exit(0)
     tests = {"Suite.Works": "Suite", "Of/Suite.Counts/0": "Of/Suite", "Of/Suite.Ends": "Of/Suite"}
     asked = options.get("--gtest_filter", "*")
     tests = {test: suite for test, suite in tests.items() if asked == test or "*" in asked}
+    if what == "fails at each of many":
+        tests = {asked: asked.split(".")[0]}
     suites = []
     for test, suite in tests.items():
         print("[ RUN      ] " + test, flush=True)
@@ -170,6 +175,8 @@ elif name.endswith(("_test", "_test_watched")):
             if what == "fails":
                 row["failures"] = [{"failure": "kernels_test.cc:40\nelement 17 is 3, not 2.5: off by 0.5 "
                                                + "and more " * 200}, {"failure": "another"}]
+        if what == "fails at each of many":
+            row["failures"] = [{"failure": "off by 3"}]
         print("[       OK ] " + test)
         suites.append({"name": suite, "testsuite": [row]})
     if what == "is empty":
@@ -804,19 +811,37 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(code, 0, text)
 
     def test_the_order_of_attentions_kernels_is_written_as_the_trainer_reads_it(self):
-        code, text, _ = self.gpu_check("check", self.out, "benchmark")
+        code, text, _ = self.gpu_check("check", self.out, "test", "benchmark")
         self.assertEqual(code, 0, text)
         path = os.path.join(self.out, "attention_plans.textproto")
         self.assertIn("--set=system.attention_plan_file=" + path, text)
         with open(path) as written, open(ATTENTION_PLANS) as read:
             self.assertEqual(written.read(), read.read())
 
-    def test_kernels_of_attention_that_are_wrong_are_not_in_the_order(self):
-        self.gpu_check("check", self.out, "test", "benchmark", does={"attention_test": "fails"})
-        with open(os.path.join(self.out, "attention_plans.textproto")) as written:
-            text = written.read()
-        self.assertNotIn("flash", text)
-        self.assertIn("fused", text)
+    def attention_backends(self):
+        path = os.path.join(self.out, "attention_plans.textproto")
+        if not os.path.exists(path):
+            return []
+        with open(path) as written:
+            return re.findall("backend: ([a-z]+)", written.read())
+
+    def test_kernels_of_attention_whose_tests_did_not_pass_are_not_in_the_order(self):
+        code, text, _ = self.gpu_check("check", self.out, "benchmark")
+        self.assertEqual((code, self.attention_backends()), (0, []), text)
+        for backend, program in (("flash", "tiles_device_test"), ("fused", "kernels_test"), ("local", "kernels_test")):
+            self.assertIn("attention_plans.textproto lacks %s: %s has not run.\n" % (backend, program), text)
+        for does, backends in (({"attention_test": "skips", "kernels_test": "fails at each of many"}, ["local"]),
+                               ({"attention_test": "fails", "kernels_test": "fails"}, ["fused", "local"])):
+            _, text, _ = self.gpu_check("check", self.out, "test", does=does)
+            self.assertEqual(self.attention_backends(), backends, text)
+            self.assertIn("lacks flash: attention_test failed", text)
+        # What failed stays failed until it is done again.
+        code, text, _ = self.gpu_check("check", self.out, "smoke")
+        self.assertEqual((code, self.attention_backends()), (1, ["fused", "local"]), text)
+        self.assertIn("FAILED: test attention_test", text)
+        self.assertIn("Suite.Works, memcheck: ", text)
+        code, text, _ = self.gpu_check("check", self.out, "rest")
+        self.assertEqual((code, self.attention_backends()), (0, ["fused", "flash", "local"]), text)
 
     def test_a_library_that_is_missing_is_named_first(self):
         self.expect_failures("check", ["smoke"], {"ldd": "pretrain_gpt"}, [

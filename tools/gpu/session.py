@@ -119,12 +119,23 @@ def last_test(text):
     return running
 
 
+def _step_of(row):
+    """(what, name) of the step that a row tells of; none where it follows from other rows, and is found again."""
+    if row["what"] == "kernel":
+        return "benchmark", row.get("group")
+    if row["what"] == "explanation":
+        return tuple(row["of"])
+    if row["what"] == "plan":
+        return "training", row["name"]
+    return (row["what"], row["name"]) if "seconds" in row else None
+
+
 class Session:
 
     def __init__(self, programs, out, part, seconds, steps=(), test_seconds=60):
         """`steps`: the kinds of steps that are done, or ("rest",), those that an earlier session did not pass; all.
 
-        What an earlier session passed and this one does not do again keeps its rows. `out` gets the results, and its
+        What an earlier session did and this one does not do again keeps its rows, also of what failed. `out` gets the results, and its
         folder `part` the logs.
         """
         self.programs, self.out, self.part, self.test_seconds = programs, out, part, test_seconds
@@ -144,16 +155,16 @@ class Session:
         before = self._read_results() if steps else []
         with open(self.results, "w"):
             pass
-        passed = {(row["what"], row["name"]) for row in before
-                  if row.get("verdict") == "passed" and (rest or not self.wants(row["what"]))}
+        passed = {(row["what"], row["name"]) for row in before if row.get("verdict") == "passed"}
         for row in before:
-            key = (row["what"], row["name"])
-            # A kernel's figures are kept with the step that measured them, or if none are measured now.
-            kept = (not rest and not self.wants("benchmark") or ("benchmark", row.get("group")) in passed
-                    if row["what"] == "kernel" else row["what"] == "device")
-            if key in passed:
+            key, of = (row["what"], row["name"]), _step_of(row)
+            if of is None:
+                kept = row["what"] == "device"
+            else:  # also what failed is kept if it is not done now
+                kept = of in passed if rest else not self.wants(of[0])
+            if kept and key == of:
                 self._before[key] = row
-            if key in passed or kept:
+            if kept:
                 self._keep(row)
         self._remove_explanations()
         self._processes = Processes()
