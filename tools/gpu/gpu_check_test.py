@@ -874,11 +874,15 @@ class GpuCheckTest(unittest.TestCase):
         code, text, _ = self.gpu_check("check", self.out, "ncu")
         self.assertEqual(code, 0, text)
         self.assertIn("ncu norm_backward: Duration 41.02 us, Memory Throughput 71.20 %", text)
+        skipped = {call[call.index("--kernel-name") + 1]: call[call.index("--launch-skip") + 1]
+                   for call in self.calls if call[0] == "ncu"}
+        # Two conversions of BM_Gelu's operands and its first run.
+        self.assertEqual((skipped["MapVectors"], skipped["SumRows"]), ("3", "1"))
         code, text, rows = self.gpu_check("check", self.out, "ncu", does={"ncu": "may not"})
         self.assertEqual((code, self.row(rows, "ncu", "deciding_kernels")["verdict"]), (0, "left out"), text)
         self.expect_failures("check", ["ncu"], {"ncu": "sees nothing"}, [
             ("ncu", "deciding_kernels", "attention_forward: ncu saw no kernel Forward")])
-        named = subprocess.run([sys.executable, "-c", "import kernels; print(*(name for _, name, _ in kernels.DECIDING))"],
+        named = subprocess.run([sys.executable, "-c", "import kernels; print(*(name for _, name, *_ in kernels.DECIDING))"],
                                cwd=HERE, check=True, capture_output=True, text=True).stdout.split()
         self.assertEqual(len(named), 6)
         sources = ""
