@@ -1163,6 +1163,12 @@ def run(case):
     case.run(result)
     print("%s %s" % ("ok    " if result.wasSuccessful() else "FAILED", case.id()), flush=True)
     return result
+        self.assertIn("plan: 2 steps, about 542 of 600 s", text)
+        # It draws no curve of an earlier call.
+        code, text, _ = self.gpu_check("learn", self.out, seconds=30)
+        self.assertEqual(code, 2, text)
+        self.assertIn("LEFT OUT: training stories, picture learn.svg\n", text)
+        self.assertFalse(os.path.exists(os.path.join(self.out, "learn.svg")))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class OutOfTime(Exception):
 
 
 class LeftOut(OutOfTime):
-    """It was up before the step began."""
+    """It was up before the step began, or what the step needs was not done."""
 
 
 class NotHere(Exception):
@@ -222,6 +222,10 @@ class Session:
     def wants(self, what):
         """Whether steps of this kind are done."""
         return not self._kinds or what in self._kinds
+
+    def is_done(self, what, name):
+        """Whether an earlier session did this step, and this one does not do it again."""
+        return (what, name) in self._before
 
     def plan(self, steps):
         """Chooses, of all (what, name, seconds) of a part, the most valuable first, what there is time for.
