@@ -1059,6 +1059,18 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual((row["batch"], row["speedup"]), (2, 1.0))
         self.assertEqual(self.row(rows, "option", "cuda_graphs")["verdict"], "passed")
 
+    def test_options_alone_are_compared_with_what_there_is_or_else_with_a_run_of_their_own(self):
+        code, text, rows = self.gpu_check("time", self.out, "option")
+        self.assertEqual((code, self.row(rows, "option", "without_options")["verdict"]), (0, "passed"), text)
+        self.assertIn("speedup", self.row(rows, "option", "fused_gelu"))
+        self.assertRegex(text, "plan: 8 steps")
+        self.assertNotIn("left out", text)
+        self.gpu_check("time", self.out, "training")
+        code, text, rows = self.gpu_check("time", self.out, "option")
+        self.assertEqual(code, 0, text)
+        self.assertIn("speedup", self.row(rows, "option", "fused_gelu"))
+        self.assertNotIn("without_options", [row["name"] for row in rows])
+
     def test_options_that_make_training_faster_go_to_the_models_that_take_them(self):
         _, _, rows = self.gpu_check("time", self.out, "training", "option", does={"gelu": "gains"})
         self.assertLess(self.row(rows, "option", "separate_gelu")["speedup"], 1)
@@ -1087,13 +1099,14 @@ class GpuCheckTest(unittest.TestCase):
     def test_training_that_did_not_train_has_failed_and_is_in_no_table(self):
         does = {"gpt3_857m.16": "crashes after 3 steps", "gpt3_857m.32": "stops after 3 steps",
                 "gpt3_857m.8": "learns nothing", "gpt_1664.16": "loses its loss", "gpt_1664.8": "writes no plans"}
-        text, _ = self.expect_failures("time", ["training", "profile"], {"pretrain_gpt": does}, [
+        text, _ = self.expect_failures("time", ["training", "option", "profile"], {"pretrain_gpt": does}, [
             ("training", "gpt3_857m.16", "killed by signal 11"), ("training", "gpt3_857m.32", "3 steps in place of 20"),
             ("training", "gpt3_857m.8", "the loss does not fall"), ("profile", "two_steps", "killed by signal 11"),
             ("training", "gpt_1664.16", "the loss of step 7 is not finite"),
             ("training", "gpt_1664_in_fp8", "the loss of step 7 is not finite"),
             ("training", "gpt_1664.8", "wrote no file")])
         self.assertIn("gpt3_857m: not measured", text)
+        self.assertIn("LEFT OUT: option attention_by_cudnn, ", text)
         self.assertRegex(text, r"\| gpt_1664 +\| +885,078,272 \| +32 \|")
 
     def test_out_of_memory_is_told_by_name_beside_the_plan(self):
@@ -1150,6 +1163,12 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.row(rows, "training", "stories")["steps"], 60)
         self.assertIn("960 samples", text)
         self.assertTrue(os.path.exists(os.path.join(self.out, "learn.svg")))
+        self.assertIn("plan: 2 steps, about 542 of 600 s", text)
+        # It draws no curve of an earlier call.
+        code, text, _ = self.gpu_check("learn", self.out, seconds=30)
+        self.assertEqual(code, 2, text)
+        self.assertIn("LEFT OUT: training stories, picture learn.svg\n", text)
+        self.assertFalse(os.path.exists(os.path.join(self.out, "learn.svg")))
 
     def test_learning_must_last_and_lower_the_loss(self):
         for does, why in (("learns nothing", "the loss fell only"), ("stops after 3 steps", "only 3 steps"),
@@ -1163,12 +1182,6 @@ def run(case):
     case.run(result)
     print("%s %s" % ("ok    " if result.wasSuccessful() else "FAILED", case.id()), flush=True)
     return result
-        self.assertIn("plan: 2 steps, about 542 of 600 s", text)
-        # It draws no curve of an earlier call.
-        code, text, _ = self.gpu_check("learn", self.out, seconds=30)
-        self.assertEqual(code, 2, text)
-        self.assertIn("LEFT OUT: training stories, picture learn.svg\n", text)
-        self.assertFalse(os.path.exists(os.path.join(self.out, "learn.svg")))
 
 
 if __name__ == "__main__":

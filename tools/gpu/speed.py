@@ -8,6 +8,7 @@ import bundle
 import tables
 from device import memory_mib
 from session import Failure, OutOfTime
+from session import Failure, LeftOut, OutOfTime
 from shapes import FUSED_GELU, GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
 
@@ -17,6 +18,7 @@ _SECONDS_A_BATCH = 25
 _WORTHWHILE = 1.005  # below it is noise
 # The batch for trying graphs: so small that the time to enqueue matters, which graphs save.
 _FEW_SAMPLES = 2
+_BASE = "without_options"
 _IN_FP8 = "gpt_1664_in_fp8"
 _PEERS = sorted(SHAPES, key=lambda shape: -shape.peer_seconds)
 
@@ -89,16 +91,15 @@ class _Timing:
         """One row: a shape with one size of micro-batch."""
         self.tried.setdefault(shape.name, []).append(batch)
         name = name or "%s.%d" % (shape.name, batch)
+        return self.session.step("training", name, lambda: self._measure(shape, batch, name), need=_SECONDS_A_BATCH)
 
-        def action():
-            try:
-                self.plan(shape, batch)  # fails sooner than training
-                kernels = self._choose_kernels(shape, batch)
-                return {"shape": shape.name, **self._time(shape, batch, [*self.options_of(shape), kernels], name)}
-            except OutOfMemory as short:
-                raise Failure("planned %.1f GiB: %s" % (self.plan(shape, batch)["planned_gib"], short))
-
-        return self.session.step("training", name, action, need=_SECONDS_A_BATCH)
+    def _measure(self, shape, batch, name):
+        try:
+            self.plan(shape, batch)  # fails sooner than training
+            kernels = self._choose_kernels(shape, batch)
+            return {"shape": shape.name, **self._time(shape, batch, [*self.options_of(shape), kernels], name)}
+        except OutOfMemory as short:
+            raise Failure("planned %.1f GiB: %s" % (self.plan(shape, batch)["planned_gib"], short))
 
     def next_batch(self, shape):
         """The first that was not tried and fits by the trainer's own plan; none where there is none."""
@@ -125,7 +126,9 @@ class _Timing:
 
     def other_batches(self, shape):
         """Those that may be better still, as long as there is time; they are no part of what must be done."""
-        while self.tried.get(shape.name) and self.session.left() > _SECONDS_A_BATCH:
+        if not self.tried.get(shape.name):
+            return  # training is not done now, or first() has told what is wrong
+        while self.session.left() > _SECONDS_A_BATCH:
             try:
                 batch = self.next_batch(shape)
             except Failure as failure:
@@ -140,17 +143,36 @@ class _Timing:
         if left:
             print("left out %s with %s samples: no time" % (shape.name, ", ".join(map(str, left))))
 
+    def earlier(self, shape):
+        """The shape's first row that an earlier call measured; none where there is none."""
+        return next((row for row in self.session.rows if row["what"] == "training" and
+                     row.get("shape") == shape.name and row["verdict"] == "passed"), None)
+
+    def base(self, shape):
+        """The row that options are compared with."""
+        if self.session.wants("training"):
+            return self.first(shape)
+        return self.earlier(shape) or self.session.step(
+            "option", _BASE, lambda: self._measure(shape, shape.batches[0], _BASE), need=_SECONDS_A_BATCH)
+
     def try_options(self, shape, base):
         """Keeps those of OPTIONS_TO_TRY that make it faster, one after the other."""
-        best = base["tokens_per_second"]
+        passed = base["verdict"] == "passed"
+        best, batch = base.get("tokens_per_second"), base.get("batch")
         # The kernels of products that only come with an option are timed in the first step of its
         # own run.
-        kernels = [self._kernels(shape, base["batch"]), "--set=system.time_gemm_kernels=true"]
+        kernels = [self._kernels(shape, batch), "--set=system.time_gemm_kernels=true"] if passed else []
+
+        def require_base():
+            if not passed:
+                raise LeftOut("%s %s did not pass, with which it is compared" % (base["what"], base["name"]))
+
         for name, option in OPTIONS_TO_TRY:
 
             def action():
+                require_base()
                 options = [*_with(self.options_of(shape), option), *kernels]
-                figures = self._time(shape, base["batch"], options, "option_" + name)
+                figures = self._time(shape, batch, options, "option_" + name)
                 return {**figures, "speedup": figures["tokens_per_second"] / best}
 
             row = self.session.step("option", name, action, need=_SECONDS_A_BATCH)
@@ -158,11 +180,14 @@ class _Timing:
                 best = row["tokens_per_second"]
                 self.options = _with(self.options, option)
                 self.plans.clear()
-        self.session.step("option", "cuda_graphs_few_samples", lambda: self._graphs_of_few_samples(shape),
-                          need=2 * _SECONDS_A_BATCH)
-        if self.options:
-            self.batch(shape, base["batch"], "%s.%d.with_options" % (shape.name, base["batch"]))
 
+        def graphs():
+            require_base()
+            return self._graphs_of_few_samples(shape)
+
+        self.session.step("option", "cuda_graphs_few_samples", graphs, need=2 * _SECONDS_A_BATCH)
+        if passed and self.options:
+            self.batch(shape, batch, "%s.%d.with_options" % (shape.name, batch))
 
     def _graphs_of_few_samples(self, shape):
         rates = []
@@ -243,10 +268,12 @@ def _links(session, gpus):
                 "comm_bench.log", 120).require_success()
 
 
-def _plan(session, gpus):
+def _plan(session, timing, gpus):
     """Steps in the order in which they are done, with about how many seconds each takes."""
     first, *others = SHAPES
     steps = [("training", "%s.%d" % (first.name, first.batches[0]), _SECONDS_A_BATCH)]
+    if not session.wants("training") and timing.earlier(first) is None:
+        steps.append(("option", _BASE, _SECONDS_A_BATCH))
     steps += [("option", name, 18) for name, _ in OPTIONS_TO_TRY]
     steps += [("option", "cuda_graphs_few_samples", 20), ("profile", "two_steps", 15)]
     steps += [("training", "%s.%d" % (shape.name, shape.batches[0]), _SECONDS_A_BATCH) for shape in others]
@@ -259,12 +286,10 @@ def _plan(session, gpus):
 
 def time_training(session, device, watch, gpus):
     timing = _Timing(session, device, watch)
-    _plan(session, gpus)
+    _plan(session, timing, gpus)
     # First a row for each of our shapes, then PyTorch's, then what may still be better.
     first, *others = SHAPES
-    row = timing.first(first)
-    if row and row["verdict"] == "passed":
-        timing.try_options(first, row)
+    timing.try_options(first, timing.base(first))
     session.step("profile", "two_steps", lambda: _profile(session, timing, first), need=15)
     for shape in others:
         timing.first(shape)
