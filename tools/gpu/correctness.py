@@ -30,6 +30,9 @@ _SANITIZED = (
 _SECONDS_OF_PROGRAM = {"tiles_device_test": 5, "attention_test": 15, "kernels_test": 40, "large_tensors_test": 20,
                        "cuda_placement_test": 25}
 _SECONDS_OF_TESTS = 10
+# The share of the time for second looks at what failed in tests, before what is worth less. At the end they get what
+# is left.
+_SHARE_OF_SECOND_LOOKS = 0.25
 # Programs whose tests take little of the GPU and are many: so many run at a time.
 _AT_ONCE = {"attention_test": 4, "kernels_test": 4, "float8_kernels_test": 4, "moe_kernels_test": 4,
             "recurrence_kernels_test": 4}
@@ -150,7 +153,12 @@ def _steps(session, device, watch):
 def check(session, device, watch):
     steps = _steps(session, device, watch)
     session.plan([step[:3] for step in steps])
+    looked = False
     for what, name, _, action in steps:
+        if what == "training" and not looked:
+            session.explain.look(_SHARE_OF_SECOND_LOOKS * session.seconds)
+            looked = True
         session.step(what, name, action)
+    session.explain.look(session.left())
     plans = session.attempt("result", attention_plans.FILE, lambda: attention_plans.write(session, device["name"]))
     return session.attempt("result", "table", lambda: tables.kernel_table(session)) + ("\n" + plans if plans else "")

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 
 import bundle
 from google_tests import core_dumps
@@ -10,18 +11,35 @@ from session import Failure, OutOfTime, shorten
 
 _SECONDS = 60
 _SECONDS_OF_HANG = 20  # to see whether it hangs again
+_LEAST_SECONDS = 20  # with less it does not begin
 _MOST = 6  # failures of a part
 
 
 class Explainer:
-    """Runs the program of a failure again, and keeps what it says, as rows "explanation"."""
+    """Takes note of failures; runs their programs again when it is asked to, and keeps what they say, as rows
+    "explanation"."""
 
     def __init__(self, session):
         self._session, self._looked_at = session, 0
+        self._failures, self._end = [], 0
 
     def __call__(self, what, name, crash):
-        if self._looked_at == _MOST:
-            return
+        self._failures.append((what, name, crash))
+
+    def look(self, seconds):
+        """Looks at what has failed until now, for about so long; says what it does, and what it leaves for later."""
+        self._end = time.monotonic() + min(seconds, self._session.left())
+        while self._failures and self._looked_at < _MOST and self._seconds() >= _LEAST_SECONDS:
+            self._look_at(*self._failures.pop(0))
+        if self._failures:
+            print("no second look at %s: %s" % (
+                ", ".join("%s %s" % (name, crash.name) for _, name, crash in self._failures),
+                "%d others were looked at" % _MOST if self._looked_at == _MOST else "no time for it now"), flush=True)
+
+    def _seconds(self):
+        return min(self._end - time.monotonic(), self._session.left())
+
+    def _look_at(self, what, name, crash):
         self._looked_at += 1
         program = os.path.basename(crash.command[0])
         toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "cuda-gdb")
@@ -32,7 +50,7 @@ class Explainer:
         watched = self._session.program(bundle.watched(program))
         if crash.hung and os.path.exists(watched):
             self._run("watched barriers", what, name, crash, [watched, *crash.command[1:]], _barriers)
-        elif not crash.wrong:  # what is wrong stays wrong
+        else:  # what was wrong and is right then probably lacks a wait
             self._run("CUDA_LAUNCH_BLOCKING=1", what, name, crash, crash.command, _last_line,
                       CUDA_LAUNCH_BLOCKING="1", CUDA_COREDUMP_SHOW_PROGRESS="1", **core_dumps(self._session, program))
         sanitizer = bundle.sanitizer(self._session.programs)
@@ -42,12 +60,14 @@ class Explainer:
     def _run(self, by, what, name, crash, command, pick, **environment):
         session = self._session
         log = "again_%s_%d.log" % (re.sub(r"\W+", "_", "%s %s" % (name, by)), self._looked_at)
+        limit = min(_SECONDS_OF_HANG if crash.hung else _SECONDS, session.test_seconds, self._seconds())
+        print("again    %s %s, %s: at most %.0f s" % (name, crash.name, by, max(0, limit)), flush=True)
         try:
-            limit = min(_SECONDS_OF_HANG if crash.hung else _SECONDS, session.test_seconds)
             ran = session.run(command, log, limit, MEGATRON_REQUIRE_GPU="1", **environment)
             text = pick(ran) if ran.code != 0 or by in ("memcheck", "cuda-gdb") else "passed this time"
         except (Failure, OutOfTime) as reason:
             text = str(reason)
+        print("         " + shorten(text, 300), flush=True)
         session.record("explanation", crash.name, of=[what, name], by=by, text=shorten(text, 300), log=log)
 
 
@@ -74,4 +94,4 @@ def _first_error(ran):
     for i, line in enumerate(lines):
         if re.search(r"Invalid|rror|out of bounds", line) and "ERROR SUMMARY: 0" not in line:
             return " ".join(lines[i:i + 4])
-    return "it finds nothing"
+    return "it finds nothing" if "ERROR SUMMARY: 0 errors" in ran.text() else "it says nothing; " + _last_line(ran)

@@ -107,6 +107,8 @@ elif name == "cuda-gdb":
 elif name == "compute-sanitizer":
     program = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
     finds = does.get(name) == "finds"
+    if does.get(name) == "says nothing":
+        sys.exit(0)
     if finds:
         print("========= Invalid __global__ read of size 4 bytes\n=========     at Forward(Maps)+0x130 in "
               "attention_forward.cu:219\n=========     by thread (0,0,0) in block (3,0,0)")
@@ -181,7 +183,7 @@ elif name.endswith(("_test", "_test_watched")):
         suites.append({"name": suite, "testsuite": [row]})
     if what == "is empty":
         suites = []
-    if what != "reports nothing":
+    if what != "reports nothing" and "--gtest_output" in options:
         write(options["--gtest_output"][5:], {"testsuites": suites})
     sys.exit(1 if what == "fails" and "Suite.Works" in tests else 0)
 elif name == "kernels_benchmark":
@@ -708,14 +710,34 @@ class GpuCheckTest(unittest.TestCase):
             ("test", "float8_kernels_test", "2 tests failed: Suite.Works: not done after 1 s, in test Suite.Works; "
              "Of/Suite.Counts/0: not done after 1 s, in test Of/Suite.Counts/0; 1 tests were not run: others hung")])
 
-    def test_a_wrong_number_is_told_with_its_place_and_looked_into_by_memcheck_alone(self):
+    def test_a_wrong_number_is_told_with_its_place_and_looked_into(self):
         text, rows = self.expect_failures("check", ["test"], {"kernels_test": "fails"}, [
             ("test", "kernels_test", "Suite.Works: kernels_test.cc:40 element 17 is 3, not 2.5: off by 0.5 and more")])
         why = self.row(rows, "test", "kernels_test")["failures"]["Suite.Works"]
         self.assertTrue(why.endswith(" ... (and 1 more)"), why)
         self.assertLess(len(why), 620)
-        self.assertEqual([row["by"] for row in rows if row["what"] == "explanation"], ["memcheck"])
-        self.assertIn("memcheck: it finds nothing", text)
+        said = {row["by"]: row["text"] for row in rows if row["what"] == "explanation"}
+        self.assertEqual(said, {"CUDA_LAUNCH_BLOCKING=1": "exit code 1: [ OK ] Suite.Works",
+                                "memcheck": "it finds nothing"})
+        self.assertIn("\n  Suite.Works, memcheck: it finds nothing", text)
+
+    def test_second_looks_come_behind_what_is_worth_more_and_say_what_they_do(self):
+        does = {"tiles_device_test": "fails", "compute-sanitizer": "says nothing",
+                "pretrain_gpt": {"gpt_demo": "crashes after 3 steps"}}
+        code, text, rows = self.gpu_check("check", self.out, "test", "benchmark", "training", does=does)
+        self.assertEqual(code, 1, text)
+        order = [text.index(words) for words in (
+            "passed   benchmark memory", "passed   test trace_test",
+            "again    tiles_device_test Suite.Works, memcheck: at most 60 s\n         it says nothing; exit code 0: ",
+            "failed   training fp32", "failed   training graphs", "again    fp32_as_on_the_cpu pretrain_gpt, CUDA_LAUNCH")]
+        self.assertEqual(order, sorted(order), text)
+        # Five of the six failures of training are looked at.
+        self.assertIn("no second look at graphs_change_nothing pretrain_gpt: 6 others were looked at\n", text)
+
+    def test_second_looks_that_there_is_no_time_for_are_named(self):
+        code, text, _ = self.gpu_check("check", self.out, "test", seconds=19, does={"tiles_device_test": "crashes"})
+        self.assertEqual(code, 1, text)
+        self.assertIn("no second look at tiles_device_test Suite.Works: no time for it now\n", text)
 
     def test_each_test_has_a_process_of_its_own(self):
         for mode in ("Default", "Exclusive_Process"):

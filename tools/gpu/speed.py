@@ -7,7 +7,6 @@ import re
 import bundle
 import tables
 from device import memory_mib
-from session import Failure, OutOfTime
 from session import Failure, LeftOut, OutOfTime
 from shapes import FUSED_GELU, GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
