@@ -1,5 +1,6 @@
 """What nvidia-smi tells: which GPU this is, and what it does while programs run."""
 
+import os
 import statistics
 import subprocess
 import threading
@@ -29,9 +30,32 @@ def _number(text):
         return None
 
 
+def number_as_nvidia_smi():
+    """Has CUDA number GPUs as nvidia-smi does, in all programs that are run: by itself the fastest is its first."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+
+
+def _visible(count):
+    """Numbers of those of `count` GPUs that CUDA sees, in its order (CUDA_VISIBLE_DEVICES)."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None or "MIG-" in text:  # which GPU a part is of, nvidia-smi does not say in a row
+        return list(range(count))
+    names = [name.strip() for name in text.split(",")]
+    ids = [] if all(name.isdigit() for name in names) else [row[0] for row in _query(("uuid",))]
+    numbers = []
+    for name in names:
+        # CUDA takes the beginning of an identifier, too, and nothing behind what it does not know.
+        found = [int(name)] if name.isdigit() else [i for i, id in enumerate(ids) if name and id.startswith(name)]
+        if len(found) != 1 or found[0] >= count:
+            break
+        numbers += found
+    return numbers
+
+
 def devices():
-    """The facts of each GPU, by name; empty where there is none."""
-    return [dict(zip(_FACTS, row)) for row in _query(_FACTS) if len(row) == len(_FACTS)]
+    """The facts of each GPU that CUDA sees, by name; empty where there is none."""
+    rows = _query(_FACTS)
+    return [dict(zip(_FACTS, rows[i])) for i in _visible(len(rows)) if len(rows[i]) == len(_FACTS)]
 
 
 def why_none():
@@ -55,10 +79,11 @@ def memory_mib(facts):
 
 
 class Watch:
-    """Asks for the state of the first GPU twice a second, on a thread of its own."""
+    """Asks for the state of the first GPU that CUDA sees twice a second, on a thread of its own."""
 
     def __init__(self):
         self._samples = []
+        self._number = next(iter(_visible(len(_query(_STATE)))), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._ask_once()
@@ -66,7 +91,7 @@ class Watch:
 
     def _ask_once(self):
         now = time.monotonic()
-        for row in _query(_STATE)[:1]:
+        for row in _query(_STATE)[self._number:][:1]:
             self._samples.append((now, [_number(field) for field in row]))
 
     def _ask(self):

@@ -35,7 +35,7 @@ with open(os.environ["STUB_CALLS"], "a") as calls:
     calls.write(json.dumps([name] + arguments) + "\n")
 if "STUB_SEES" in os.environ:
     with open(os.environ["STUB_SEES"], "a") as seen:
-        seen.write("%s %s\n" % (name, os.environ.get("LD_LIBRARY_PATH")))
+        seen.write("%s %s\n" % (name, os.environ.get(os.environ.get("STUB_SEES_VARIABLE", "LD_LIBRARY_PATH"))))
 options = dict(a.split("=", 1) for a in (a[6:] if a.startswith("--set=") else a for a in arguments) if "=" in a)
 
 def write(path, value):
@@ -62,7 +62,12 @@ if name == "nvidia-smi":
     if does.get(name) == "is lost in training" and calls_of("pretrain_gpt"):
         print("Unable to determine the device handle for GPU0: Unknown Error")
         sys.exit(255)
-    if arguments[0] == "--query-gpu=name":
+    if "kinds" in does:  # of GPUs, by nvidia-smi's numbers
+        for i, kind in enumerate(does["kinds"]):
+            print("GPU-%d5-6" % i if "uuid" in arguments[0] else
+                  "%s, 580, 1980, 3201, 700, 143771, Default" % kind if "driver_version" in arguments[0] else
+                  "1755, 3201, 640, 61, %d000" % i)
+    elif arguments[0] == "--query-gpu=name":
         print("NVIDIA H200\n" * does.get("gpus", 1), end="")
     elif "driver_version" in arguments[0]:
         for _ in range(does.get("gpus", 1)):
@@ -409,6 +414,28 @@ class GpuCheckTest(unittest.TestCase):
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 1)
         self.assertIn("no GPU here: nvidia-smi is not here", text)
+
+    def test_it_tells_of_the_gpu_that_cuda_takes(self):
+        kinds, seen = {"kinds": ["NVIDIA T4", "NVIDIA H200", "NVIDIA L4"]}, os.path.join(self.root, "seen")
+        for visible, gpu, gpus in (("1,2", "NVIDIA H200", 2), ("1,0,9,2", "NVIDIA H200", 2), ("GPU-2", "NVIDIA L4", 1),
+                                   ("MIG-1-2", "NVIDIA T4", 3)):
+            code, text, rows = self.gpu_check("check", self.out, "ncu", does=kinds, CUDA_VISIBLE_DEVICES=visible)
+            self.assertEqual(code, 0, text)
+            self.assertTrue(text.startswith(gpu + ", driver 580"), text)
+            self.assertEqual(rows[-2]["gpus"], gpus)
+            if visible == "1,2":
+                environment = {"PATH": self.bin, "STUB_DOES": json.dumps(kinds), "STUB_CALLS": os.devnull,
+                               "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": visible}
+                watched = subprocess.run([sys.executable, "-c", "import device; print(device.Watch().idle_memory())"],
+                                         cwd=HERE, env=environment, check=True, capture_output=True, text=True).stdout
+                self.assertEqual(watched, "1000.0\n")
+        self.gpu_check("check", self.out, "smoke", STUB_SEES=seen, STUB_SEES_VARIABLE="CUDA_DEVICE_ORDER")
+        with open(seen) as file:
+            self.assertIn("pretrain_gpt PCI_BUS_ID\n", file.read())
+        for visible in ("", "-1", "3", "GPU-7"):
+            code, text, _ = self.gpu_check("check", self.out, does=kinds, CUDA_VISIBLE_DEVICES=visible)
+            self.assertEqual(code, 1, text)
+            self.assertIn("no GPU here", text)
 
     def test_without_programs_it_says_how_to_get_them(self):
         os.remove(os.path.join(self.bundle, "pretrain_gpt"))

@@ -219,6 +219,7 @@ def main(home, arguments):
             print(file=sys.stderr)
             _print_usage(home, sys.stderr)
         return _WRONG_ARGUMENTS
+    device.number_as_nvidia_smi()
     command, out = (arguments + ["", ""])[:2]
     steps = tuple(arguments[2:])
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY", os.path.dirname(home))
