@@ -16,8 +16,7 @@ _MOST = 6  # failures of a part
 
 
 class Explainer:
-    """Takes note of failures; runs their programs again when it is asked to, and keeps what they say, as rows
-    "explanation"."""
+    """Takes note of failures, runs their programs again in its turn, and keeps what they say, as rows "explanation"."""
 
     def __init__(self, session):
         self._session, self._looked_at = session, 0

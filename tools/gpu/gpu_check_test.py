@@ -756,7 +756,8 @@ class GpuCheckTest(unittest.TestCase):
         order = [text.index(words) for words in (
             "passed   benchmark memory", "passed   test trace_test",
             "again    tiles_device_test Suite.Works, memcheck: at most 60 s\n         it says nothing; exit code 0: ",
-            "failed   training fp32", "failed   training graphs", "again    fp32_as_on_the_cpu pretrain_gpt, CUDA_LAUNCH")]
+            "failed   training fp32", "failed   training graphs",
+            "again    fp32_as_on_the_cpu pretrain_gpt, CUDA_LAUNCH")]
         self.assertEqual(order, sorted(order), text)
         # Five of the six failures of training are looked at.
         self.assertIn("no second look at graphs_change_nothing pretrain_gpt: 6 others were looked at\n", text)
@@ -931,7 +932,8 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual((code, self.row(rows, "ncu", "deciding_kernels")["verdict"]), (0, "left out"), text)
         self.expect_failures("check", ["ncu"], {"ncu": "sees nothing"}, [
             ("ncu", "deciding_kernels", "attention_forward: ncu saw no kernel Forward")])
-        named = subprocess.run([sys.executable, "-c", "import kernels; print(*(name for _, name, *_ in kernels.DECIDING))"],
+        code = "import kernels; print(*(name for _, name, *_ in kernels.DECIDING))"
+        named = subprocess.run([sys.executable, "-c", code],
                                cwd=HERE, check=True, capture_output=True, text=True).stdout.split()
         self.assertEqual(len(named), 6)
         sources = ""

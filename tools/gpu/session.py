@@ -135,8 +135,8 @@ class Session:
     def __init__(self, programs, out, part, seconds, steps=(), test_seconds=60):
         """`steps`: the kinds of steps that are done, or ("rest",), those that an earlier session did not pass; all.
 
-        What an earlier session did and this one does not do again keeps its rows, also of what failed. `out` gets the results, and its
-        folder `part` the logs.
+        What an earlier session did and this one does not do again keeps its rows, also of what failed. `out` gets the
+        results, and its folder `part` the logs.
         """
         self.programs, self.out, self.part, self.test_seconds = programs, out, part, test_seconds
         self.began, self.seconds = time.monotonic(), seconds
