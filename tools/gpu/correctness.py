@@ -154,11 +154,15 @@ def check(session, device, watch):
     steps = _steps(session, device, watch)
     session.plan([step[:3] for step in steps])
     looked = False
+
+    def look(seconds):
+        session.attempt("result", "second looks", lambda: session.explain.look(seconds))
+
     for what, name, _, action in steps:
         if what == "training" and not looked:
-            session.explain.look(_SHARE_OF_SECOND_LOOKS * session.seconds)
+            look(_SHARE_OF_SECOND_LOOKS * session.seconds)
             looked = True
         session.step(what, name, action)
-    session.explain.look(session.left())
+    look(session.left())
     plans = session.attempt("result", attention_plans.FILE, lambda: attention_plans.write(session, device["name"]))
     return session.attempt("result", "table", lambda: tables.kernel_table(session)) + ("\n" + plans if plans else "")

@@ -15,7 +15,8 @@ def _query(fields):
     """A row for each GPU; none where nvidia-smi is absent or has nothing to tell."""
     try:
         done = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                              timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return []
     if done.returncode != 0:
@@ -70,6 +71,8 @@ def why_none():
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
     said = " ".join(done.stdout.split())[:300]
+    if done.returncode == 0 and said and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return "CUDA_VISIBLE_DEVICES=%s names none of %s" % (os.environ["CUDA_VISIBLE_DEVICES"], said)
     return "nvidia-smi says: " + said if said else "nvidia-smi names none"
 
 

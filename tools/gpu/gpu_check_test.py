@@ -62,13 +62,13 @@ if name == "nvidia-smi":
     if does.get(name) == "is lost in training" and calls_of("pretrain_gpt"):
         print("Unable to determine the device handle for GPU0: Unknown Error")
         sys.exit(255)
-    if "kinds" in does:  # of GPUs, by nvidia-smi's numbers
+    if arguments[0] == "--query-gpu=name":
+        print("\n".join(does.get("kinds", ["NVIDIA H200"] * does.get("gpus", 1))))
+    elif "kinds" in does:  # of GPUs, by nvidia-smi's numbers
         for i, kind in enumerate(does["kinds"]):
             print("GPU-%d5-6" % i if "uuid" in arguments[0] else
                   "%s, 580, 1980, 3201, 700, 143771, Default" % kind if "driver_version" in arguments[0] else
                   "1755, 3201, 640, 61, %d000" % i)
-    elif arguments[0] == "--query-gpu=name":
-        print("NVIDIA H200\n" * does.get("gpus", 1), end="")
     elif "driver_version" in arguments[0]:
         for _ in range(does.get("gpus", 1)):
             print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, %s, %s" % (
@@ -435,7 +435,7 @@ class GpuCheckTest(unittest.TestCase):
         for visible in ("", "-1", "3", "GPU-7"):
             code, text, _ = self.gpu_check("check", self.out, does=kinds, CUDA_VISIBLE_DEVICES=visible)
             self.assertEqual(code, 1, text)
-            self.assertIn("no GPU here", text)
+            self.assertIn("no GPU here: CUDA_VISIBLE_DEVICES=%s names none of NVIDIA T4 NVIDIA H200" % visible, text)
 
     def test_without_programs_it_says_how_to_get_them(self):
         os.remove(os.path.join(self.bundle, "pretrain_gpt"))
