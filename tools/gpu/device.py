@@ -86,7 +86,7 @@ class Watch:
 
     def __init__(self):
         self._samples = []
-        self._number = next(iter(_visible(len(_query(_STATE)))), 0)
+        self._number = None  # nvidia-smi's, of that GPU
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._ask_once()
@@ -94,7 +94,10 @@ class Watch:
 
     def _ask_once(self):
         now = time.monotonic()
-        for row in _query(_STATE)[self._number:][:1]:
+        rows = _query(_STATE)
+        if rows and self._number is None:
+            self._number = next(iter(_visible(len(rows))), 0)
+        for row in rows[self._number:][:1]:
             self._samples.append((now, [_number(field) for field in row]))
 
     def _ask(self):
