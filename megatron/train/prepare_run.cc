@@ -171,9 +171,9 @@ absl::StatusOr<bool> RunPreparation::KeepSaveLock(const CheckpointOptions& check
                                                   bool is_first) {
   const std::lock_guard<std::mutex> guard(save_lock_mutex_);
   if (save_lock_->HasItsName()) return false;
-  MEGATRON_ASSIGN_OR_RETURN(
-      save_lock_, is_first ? LockSaveDirectoryAgain(checkpoint, process_.launch().world_size)
-                           : JoinSaveDirectory(checkpoint));
+  MEGATRON_ASSIGN_OR_RETURN(save_lock_,
+                            is_first ? LockSaveDirectory(checkpoint, process_.launch().world_size)
+                                     : JoinSaveDirectory(checkpoint));
   return true;
 }
 

@@ -111,7 +111,7 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
   if (checkpoint.save.empty()) return RunLock();
   MEGATRON_RETURN_IF_ERROR(CheckWritable(fs, "checkpoint.save", checkpoint.save, process));
   if (process > 0) return RunLock();
-  absl::StatusOr<RunLock> lock = LockSaveDirectoryAgain(checkpoint, num_processes);
+  absl::StatusOr<RunLock> lock = LockSaveDirectory(checkpoint, num_processes);
   if (!lock.ok()) return lock;
   const absl::Status ours = CheckThatNoOtherRunSavedThere(fs, checkpoint, run_id);
   if (!ours.ok()) return AnotherRunOr(kExitCorruptCheckpoint, ours);
@@ -129,8 +129,7 @@ absl::StatusOr<RunLock> ClaimSaveDirectory(FileSystem& fs, const CheckpointOptio
   return claim;
 }
 
-absl::StatusOr<RunLock> LockSaveDirectoryAgain(const CheckpointOptions& checkpoint,
-                                               int num_processes) {
+absl::StatusOr<RunLock> LockSaveDirectory(const CheckpointOptions& checkpoint, int num_processes) {
   const std::string claimant = ClaimantOfRun();
   absl::StatusOr<RunLock> lock = TakeLock(checkpoint.save, claimant, /*shared=*/num_processes > 1);
   if (!lock.ok()) return LockError(checkpoint.save, claimant, lock.status());

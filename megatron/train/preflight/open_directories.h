@@ -38,10 +38,9 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
 absl::StatusOr<RunLock> ClaimSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint,
                                            const std::string& program);
 
-// Takes the lock of the first process of a run anew, after its file was removed or replaced. Errors
-// are those of OpenSaveDirectory.
-absl::StatusOr<RunLock> LockSaveDirectoryAgain(const CheckpointOptions& checkpoint,
-                                               int num_processes);
+// Takes the lock of the first process alone, as OpenSaveDirectory does: after its file was removed
+// or replaced.
+absl::StatusOr<RunLock> LockSaveDirectory(const CheckpointOptions& checkpoint, int num_processes);
 
 // Joins the lock of the first process, after that has opened the directory.
 absl::StatusOr<RunLock> JoinSaveDirectory(const CheckpointOptions& checkpoint);
