@@ -164,6 +164,9 @@ def unpack(directory):
         try:
             with tarfile.open(archive, "r:xz") as packed:
                 packed.extractall(directory)
+                # What tarfile takes for the end may be damage before it: the checksum behind all of it tells.
+                while packed.fileobj.read(1 << 20):
+                    pass
             os.utime(trainer)
         except (EOFError, LZMAError, tarfile.TarError) as error:
             raise Unusable("%s is not whole: %s; copy it again" % (archive, error))
