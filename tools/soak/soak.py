@@ -317,9 +317,10 @@ class Episode:
             for path in filter(os.path.exists, damaged):
                 os.rename(path, os.path.join(away, os.path.basename(path)))
             return
-        # A second signal may end the rank that would say why.
-        said = NO_DESCRIPTOR.search(self.run.output()) or (
-            code == REFUSED and "term_parent_twice" in self.struck)
+        # A second signal may end the rank that would say why, and then nothing is said.
+        output = self.run.output()
+        said = NO_DESCRIPTOR.search(output) or (
+            code == REFUSED and self.struck[-1:] == ["term_parent_twice"] and "error:" not in output)
         if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck) or (
                 FEW_DESCRIPTORS & set(self.struck) and (code == CANNOT_LOAD or (
                     not self.run.has_begun() and said))):
