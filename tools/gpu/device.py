@@ -77,7 +77,7 @@ def why_none():
 
 
 def memory_mib(facts):
-    """Of a GPU; None where nvidia-smi does not know, as of one that shares the host's memory."""
+    """Returns a GPU's memory; None where nvidia-smi does not know it, as of one that shares the host's."""
     return _number(facts["memory.total"])
 
 
@@ -86,7 +86,7 @@ class Watch:
 
     def __init__(self):
         self._samples = []
-        self._number = None  # nvidia-smi's, of that GPU
+        self._number = None  # the one that nvidia-smi gives that GPU
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._ask_once()

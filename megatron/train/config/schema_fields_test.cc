@@ -36,7 +36,7 @@ TEST(SchemaFieldsTest, FindTheValuesThatPathsFind) {
   for (const SchemaField& field : SchemaFields()) {
     const FieldRef ref = field.In(config);
     const FieldRef expected = Resolve(config, field.path);
-    // Of an absent message both have the default instance.
+    // Both messages are the default instance where the configuration has none.
     EXPECT_EQ(ref.message, expected.message) << field.path;
     EXPECT_EQ(ref.field, expected.field) << field.path;
   }
