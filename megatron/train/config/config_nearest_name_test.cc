@@ -1,5 +1,9 @@
 #include "megatron/train/config/config_nearest_name.h"
 
+#include <algorithm>
+#include <random>
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace megatron {
@@ -17,6 +21,25 @@ TEST(NearestNameTest, FindsWhatWasMeant) {
   EXPECT_EQ(NearestName("num_layer", {"hidden_size", "num_layers"}), "num_layers");
   EXPECT_EQ(NearestName("Num-Layers", {"hidden_size", "num_layers"}), "num_layers");
   EXPECT_EQ(NearestName("rmsnorm", {"LayerNorm", "RMSNorm"}), "RMSNorm");
+}
+
+// What is passed over without a look at the order of letters must be too far away with it as well.
+TEST(NearestNameTest, FindsAllThatAreNear) {
+  std::mt19937 random(1);
+  const auto name = [&](size_t letters) {
+    std::string text;
+    for (size_t i = 0; i < letters; ++i) text += static_cast<char>('a' + random() % 4);
+    return text;
+  };
+  int near = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string wanted = name(1 + random() % 12), known = name(1 + random() % 12);
+    const int limit = std::max<int>(1, static_cast<int>(std::max(wanted.size(), known.size())) / 3);
+    const bool is_near = EditDistance(wanted, known) <= limit;
+    near += static_cast<int>(is_near);
+    ASSERT_EQ(NearestName(wanted, {known}), is_near ? known : "") << wanted;
+  }
+  EXPECT_GT(near, 100);
 }
 
 TEST(NearestNameTest, IsSilentWhereNothingIsNear) {
