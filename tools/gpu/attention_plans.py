@@ -4,17 +4,17 @@ import os
 import re
 
 FILE = "attention_plans.textproto"
-_BACKENDS = {"Hopper": "flash", "Cudnn": "fused", "Own": "local"}
+BACKENDS = {"Hopper": "flash", "Cudnn": "fused", "Own": "local"}
 _PASSES = ("Attention", "AttentionBackward")
 # The tests without which a backend's kernels are not trusted: a program, and what the tests' names have in common.
 _TESTS = {"flash": (("tiles_device_test", ""), ("attention_test", "")), "fused": (("kernels_test", "Cudnn"),),
           "local": (("kernels_test", "Attention"),)}
 
 
-def _why_not(session, backend):
-    """Why a backend's kernels are not trusted; nothing where all their tests have passed."""
+def why_not(rows, backend):
+    """Why a backend's kernels are not trusted; nothing where all their tests have passed. `rows`: of the check."""
     for program, word in _TESTS[backend]:
-        row = next((row for row in session.rows if row["what"] == "test" and row["name"] == program), {})
+        row = next((row for row in rows if row["what"] == "test" and row["name"] == program), {})
         # A failed program names all its tests that did not pass, unless it could not even list them.
         failed = row.get("failures", {}) if row.get("verdict") == "failed" else {}
         if row.get("verdict") != "passed" and not failed or any(word in name for name in row.get("not_run", ())):
@@ -29,10 +29,10 @@ def _measured(session):
     times = {}
     for row in session.rows:
         found = re.match(r"BM_(\w+)<AttentionKernel::k(\w+), (\d+)>", row["name"])
-        if row["what"] != "kernel" or not found or found.group(2) not in _BACKENDS:
+        if row["what"] != "kernel" or not found or found.group(2) not in BACKENDS:
             continue
         name, kernel, width = found.groups()
-        times.setdefault(int(width), {}).setdefault(_BACKENDS[kernel], {})[name] = row["microseconds"]
+        times.setdefault(int(width), {}).setdefault(BACKENDS[kernel], {})[name] = row["microseconds"]
     return times
 
 
@@ -42,16 +42,16 @@ def write(session, gpu):
     A file of an earlier session goes: its kernels may have failed since.
     """
     heads, measured = "", _measured(session)
-    why_not = {backend: _why_not(session, backend) for backend in _TESTS
+    reasons = {backend: why_not(session.rows, backend) for backend in _TESTS
                if any(backend in backends for backends in measured.values())}
     for width, backends in sorted(measured.items()):
         sums = sorted((sum(passes.values()), backend) for backend, passes in backends.items()
-                      if set(passes) == set(_PASSES) and not why_not[backend])
+                      if set(passes) == set(_PASSES) and not reasons[backend])
         if sums:
             heads += "  heads {\n    kv_channels: %d\n%s  }\n" % (width, "".join(
                 "    kernel { backend: %s microseconds: %.1f }\n" % (backend, time) for time, backend in sums))
     path = session.result_path(FILE)
-    lines = "".join("%s lacks %s: %s.\n" % (FILE, backend, why) for backend, why in why_not.items() if why)
+    lines = "".join("%s lacks %s: %s.\n" % (FILE, backend, why) for backend, why in reasons.items() if why)
     if not heads:
         if os.path.exists(path):
             os.remove(path)

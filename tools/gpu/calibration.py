@@ -10,6 +10,8 @@ import math
 import os
 import re
 
+import attention_plans
+
 FACTS = "plan_facts.textproto"
 HARDWARE, KERNELS = "hardware.textproto", "kernels.csv"
 _PROGRAM = "megatron_cc"
@@ -17,7 +19,6 @@ _PROGRAM = "megatron_cc"
 _TOKENS, _POSITIONS, _ATTENTION_WIDTH = 8 * 2048, 2048, 1024
 _PASSES = {"Linear": "forward", "LinearBackwardInput": "input_gradient", "LinearBackwardWeight": "weight_gradient"}
 _ATTENTION_PASSES = {"Attention": ("forward", 1), "AttentionBackward": ("input_gradient", 2.5)}
-_TRUSTED = ("Own", "Hopper", "Cudnn")  # those that training takes by itself
 # Kernels between the products of layers.
 _BETWEEN = ("Gelu", "GeluBackward", "SwiGlu", "SwiGluBackward", "ResidualNorm", "NormBackward", "BiasBackward/1024")
 _MOST_SHARE = 2  # MeasuredKernels refuses larger ones
@@ -66,18 +67,22 @@ def _mean(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
-def _kernel_rows(out):
+def _rows(out):
+    """What the check has found, in this session or an earlier one."""
     try:
         with open(os.path.join(out, "check.jsonl")) as file:
-            rows = [json.loads(line) for line in file if line.strip()]
+            return [json.loads(line) for line in file if line.strip()]
     except (OSError, ValueError):  # the part hasn't run, or was killed while it wrote
         return []
+
+
+def _kernels(rows):
     return [row for row in rows if row.get("what") == "kernel"]
 
 
 def _products(rows):
     """(kernel, pass, m, n, k, TFLOP/s) of each product that was measured."""
-    for row in rows:
+    for row in _kernels(rows):
         found = re.match(r"BM_(\w+)/(\d+)/(\d+)(/|$)", row["name"])
         if found and found.group(1) in _PASSES and "TFLOP/s" in row:
             inputs, outputs = int(found.group(2)), int(found.group(3))
@@ -85,11 +90,16 @@ def _products(rows):
 
 
 def _attention(rows):
-    """The same of the fastest kernel of each pass and width of heads. Scores that the mask hides count as work."""
+    """The same of the fastest kernel of each pass and width of heads, of those whose tests have passed.
+
+    Scores that the mask hides count as work.
+    """
+    trusted = {kernel for kernel, backend in attention_plans.BACKENDS.items()
+               if not attention_plans.why_not(rows, backend)}
     best = {}
-    for row in rows:
+    for row in _kernels(rows):
         found = re.match(r"BM_(\w+)<AttentionKernel::k(\w+), (\d+)>", row["name"])
-        if not found or found.group(1) not in _ATTENTION_PASSES or found.group(2) not in _TRUSTED:
+        if not found or found.group(1) not in _ATTENTION_PASSES or found.group(2) not in trusted:
             continue
         key = (found.group(1), int(found.group(3)))
         best[key] = min(row["microseconds"], best.get(key, math.inf))
@@ -102,7 +112,8 @@ def _attention(rows):
 def _rate(rows, names):
     """The mean GB/s of these kernels."""
     wanted = {"BM_" + name for name in names}
-    rates = [row["GB/s"] for row in rows if "GB/s" in row and re.sub("/manual_time$", "", row["name"]) in wanted]
+    rates = [row["GB/s"] for row in _kernels(rows)
+             if "GB/s" in row and re.sub("/manual_time$", "", row["name"]) in wanted]
     return _mean([rate for rate in rates if rate > 0])
 
 
@@ -125,7 +136,7 @@ def _text(kind, fields):
 
 def write(out, gpu, memory_mib):
     """Writes the files into `out` from what was measured, if that suffices. Returns a line that says so, or nothing."""
-    rows = _kernel_rows(out)
+    rows = _rows(out)
     kernels = [*_products(rows), *_attention(rows)]
     if not kernels:
         return ""

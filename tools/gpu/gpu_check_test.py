@@ -868,6 +868,11 @@ class GpuCheckTest(unittest.TestCase):
         with open(path) as written, open(ATTENTION_PLANS) as read:
             self.assertEqual(written.read(), read.read())
 
+    def kernels_csv_passes(self, kind):
+        with open(os.path.join(self.out, "kernels.csv")) as file:
+            kernels = [line.split(",") for line in file]
+        return [kernel[2] for kernel in kernels if kernel[1] == kind]
+
     def attention_backends(self):
         path = os.path.join(self.out, "attention_plans.textproto")
         if not os.path.exists(path):
@@ -878,6 +883,8 @@ class GpuCheckTest(unittest.TestCase):
     def test_kernels_of_attention_whose_tests_did_not_pass_are_not_in_the_order(self):
         code, text, _ = self.gpu_check("check", self.out, "benchmark")
         self.assertEqual((code, self.attention_backends()), (0, []), text)
+        self.assertEqual(self.kernels_csv_passes("attention"), [])
+        self.assertEqual(self.kernels_csv_passes("product"), ["forward"])
         for backend, program in (("flash", "tiles_device_test"), ("fused", "kernels_test"), ("local", "kernels_test")):
             self.assertIn("attention_plans.textproto lacks %s: %s has not run.\n" % (backend, program), text)
         for does, backends in (({"attention_test": "skips", "kernels_test": "fails at each of many"}, ["local"]),
@@ -892,6 +899,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("Suite.Works, memcheck: ", text)
         code, text, _ = self.gpu_check("check", self.out, "rest")
         self.assertEqual((code, self.attention_backends()), (0, ["fused", "flash", "local"]), text)
+        self.assertEqual(self.kernels_csv_passes("attention"), ["forward", "input_gradient"])
 
     def test_a_library_that_is_missing_is_named_first(self):
         self.expect_failures("check", ["smoke"], {"ldd": "pretrain_gpt"}, [
