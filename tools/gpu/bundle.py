@@ -13,7 +13,8 @@ import zipfile
 import calibration
 
 try:
-    from lzma import LZMAError
+    import lzma
+    LZMAError = lzma.LZMAError
 except ImportError:  # a Python without it opens no archive of ours, and says so
     LZMAError = tarfile.CompressionError
 
@@ -133,9 +134,12 @@ def _build(root, directory):
         except (OSError, AttributeError, ValueError, subprocess.CalledProcessError) as error:
             print("compute-sanitizer is not packed, and `check` fails where it is not installed: %s" % error)
         # The size matters for copying to another machine. All programs have the same kernels, 30 MB, of which xz keeps
-        # one copy: its window of 64 MiB reaches back to the program before.
+        # one copy: its window of 64 MiB reaches back to the program before. Preset 9, which has that window too, makes
+        # a file that is 13 % smaller in more than three times the time.
         path = os.path.join(directory, _ARCHIVE)
-        with tarfile.open(path + ".new", "w:xz", preset=9) as archive:
+        method = [{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": 64 << 20}]
+        with lzma.open(path + ".new", "wb", filters=method) as packed, \
+                tarfile.open(fileobj=packed, mode="w") as archive:
             for name in sorted(os.listdir(scratch)):
                 archive.add(os.path.join(scratch, name), name)
         os.replace(path + ".new", path)

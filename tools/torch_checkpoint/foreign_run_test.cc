@@ -346,6 +346,15 @@ TEST_F(ForeignRunTest, ATiedModelGoesOnWithTheSameBits) {
   ExpectSameRun();
 }
 
+TEST_F(ForeignRunTest, AnImportThatDidNotComeToItsEndIsRunAgain) {
+  WriteMegatron(Train({}), Form::kFullyReshardable, Path("theirs"));
+  const std::string in_the_way = Path("imported/config.textproto");
+  ASSERT_TRUE(PosixFileSystem().CreateDirs(in_the_way).ok());
+  ASSERT_NE(Import("imported").exit_code, 0);
+  ASSERT_TRUE(PosixFileSystem().RemoveTree(in_the_way).ok());
+  ExpectSameRun();
+}
+
 TEST_F(ForeignRunTest, AnUntiedModelInBf16GoesOnFromItsMasters) {
   const Saved saved =
       Train({"--set=model.untie_embeddings_and_output_weights=true", "--set=precision.bf16=true"});

@@ -302,6 +302,8 @@ absl::Status SetRun(const Checkpoint& checkpoint, const TorchImport& import,
   return absl::OkStatus();
 }
 
+std::string ConfigPath(const std::string& save) { return JoinPath(save, "config.textproto"); }
+
 absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& checkpoint) {
   MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(checkpoint));
   config::PretrainConfig& config = theirs.config;
@@ -336,15 +338,16 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
     state.ints = {{"iteration", 0}};
     state.strings["identity"] = absl::StrCat("imported from PyTorch\n", checked.text);
   }
-  SaveOptions options;
-  options.directory = save;
-  MEGATRON_RETURN_IF_ERROR(SaveCheckpoint(fs, options, state));
   config.mutable_checkpoint()->set_load(absolute);
   config.mutable_checkpoint()->set_finetune(!goes_on);
   MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
-  const std::string path = JoinPath(save, "config.textproto");
-  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, path, training.text));
-  std::cout << "wrote " << save << ", and " << path << " to "
+  // The checkpoint comes last: it is what refuses another import, and one that is killed before its
+  // end can be run again.
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, ConfigPath(save), training.text));
+  SaveOptions options;
+  options.directory = save;
+  MEGATRON_RETURN_IF_ERROR(SaveCheckpoint(fs, options, state));
+  std::cout << "wrote " << save << ", and " << ConfigPath(save) << " to "
             << (goes_on ? absl::StrCat("go on after iteration ", state.iteration)
                         : std::string("train from it"))
             << "\n";
@@ -365,8 +368,10 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, AsInput(OpenCheckpoint(fs, arguments[0])));
   const bool is_new = !fs.Stat(save).ok();
   const absl::Status status = Save(fs, save, checkpoint);
-  if (!status.ok() && is_new && !fs.Stat(JoinPath(save, kLatestFileName)).ok())
+  if (!status.ok() && is_new && !fs.Stat(JoinPath(save, kLatestFileName)).ok()) {
+    fs.Remove(ConfigPath(save)).IgnoreError();
     fs.Remove(save).IgnoreError();
+  }
   return status;
 }
 
