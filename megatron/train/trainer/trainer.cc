@@ -47,6 +47,12 @@ const ParameterMirror& Trainer::host_parameters() {
   return *host_parameters_;
 }
 
+bool Trainer::passes_change_states() const {
+  const CompressionType type = options_.data_parallel.compression.type;
+  return data_parallel_->compressor() != nullptr && type != CompressionType::kOneBit &&
+         stream_.device().type == DeviceType::kCpu;
+}
+
 TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
   return TextGenerator({stage_.get(), memory_.get(), data_parallel_.get(), groups_.pipeline},
                        options_.generation_limits(), stream_, ledger);

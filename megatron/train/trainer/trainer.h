@@ -182,13 +182,17 @@ class Trainer {
   // makes the update behind its passes, with the same bits.
   void UpdateAhead();
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
-  // last use of the old weights and their update, and returns this rank's requests.
+  // last use of the old weights and their update, and returns this rank's requests. Until then what
+  // a checkpoint holds stays as it is, unless passes_change_states().
   //
   // After an error `progress` says whether the step was made before it, because other ranks were
   // lost behind the update; made_step() then has its report.
   absl::StatusOr<StepReport> Step(const SampleSource& source,
                                   const std::function<StepRequests()>& before_update = nullptr);
   const std::optional<StepReport>& made_step() const { return made_step_; }
+  // Whether the errors of compressed sums, which a checkpoint holds too, change while gradients are
+  // summed, before a step's update. A device's errors do not: the host has a copy.
+  bool passes_change_states() const;
   // Measures `iterations` global batches of `source` from the one at consumed_valid_samples on, and
   // counts them there, with islands by the global weights. Behind the last whole batch comes the
   // first one again.

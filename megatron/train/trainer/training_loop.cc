@@ -249,6 +249,11 @@ bool TrainingLoop::MaySample() const {
   return trainer_->groups().world.size() > 1 && !profiled;
 }
 
+void TrainingLoop::WaitUntilRead() {
+  if (writer_ != nullptr) writer_->WaitUntilRead();
+  local_saver_.WaitUntilRead();
+}
+
 // The first rank's clock decides for all.
 StepRequests TrainingLoop::Requests() const {
   const absl::Duration most = options().loop.log_time;
@@ -263,11 +268,11 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = SteadyNow();
   const bool sampled = MaySample();
   if (sampled) sampler_.Begin();
+  if (trainer_->passes_change_states()) WaitUntilRead();
   const bool is_read = (writer_ == nullptr || writer_->HasRead()) && local_saver_.HasRead();
   if (is_read) trainer_->UpdateAhead();
   const absl::StatusOr<StepReport> report = trainer_->Step(samples_, [this] {
-    if (writer_ != nullptr) writer_->WaitUntilRead();
-    local_saver_.WaitUntilRead();
+    WaitUntilRead();
     return Requests();
   });
   if (sampled) sampler_.End();

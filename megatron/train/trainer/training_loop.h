@@ -147,6 +147,8 @@ class TrainingLoop {
   void ComparePrediction(StepMetrics* metrics);
   // Returns whether the times of the step that comes may be recorded.
   bool MaySample() const;
+  // Returns when saves in progress need what they save no longer.
+  void WaitUntilRead();
   // Returns the requests of this rank in the step that is under way.
   StepRequests Requests() const;
   // What a rank wishes after a step. All ranks follow the greatest wish.

@@ -11,15 +11,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "megatron/base/fault_file_system.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/base/wrapped_file_system.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/optim/compression/gradient_compressor.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/trace/trace.h"
@@ -274,6 +283,72 @@ TEST(TrainingLoopTest, ALockThatIsTakenAgainOrCannotBeOnlyWarns) {
   EXPECT_NE(said.find("can't be locked: No space left on device"), std::string::npos) << said;
   EXPECT_TRUE(disk.Stat("/save/iter_0000001").ok());
   EXPECT_TRUE(disk.Stat("/save/iter_0000002").ok());
+}
+
+// A disk that takes its time to write.
+class SlowFileSystem : public WrappedFileSystem {
+ public:
+  using WrappedFileSystem::WrappedFileSystem;
+
+ private:
+  absl::Status Begin(const Operation& operation) override {
+    if (operation.writes) absl::SleepFor(absl::Milliseconds(20));
+    return absl::OkStatus();
+  }
+};
+
+// Trains `run` as one of two data-parallel ranks, and saves to `disk`.
+absl::Status TrainInTwo(const ProcessGroup& world, TrainingRun* run, FileSystem& disk) {
+  ParallelSizes sizes;
+  sizes.data = world.size();
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, world.size()));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, world.size()));
+  TrainerOptions& options = run->options.trainer;
+  options.packing.layout = {/*micro_batch_size=*/1, world.size(), world.rank()};
+  options.batch_size.granularity = options.batch_size.global_batch_size = world.size();
+  LoopParts parts;
+  const LossScaler scaler = LossScaler::MakeConstant(1);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> plan,
+      Trainer::Create(options, scaler, GroupsForPlanning(dense, expert, world.rank()), {},
+                      Stream::Meta(), nullptr));
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                            MakeGroups(dense, expert, world.communicator()));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(options, scaler, groups, plan->Measure(),
+                      parts.trace.Follow(Stream::Cpu(&parts.pool), "compute"), nullptr));
+  trainer->InitializeWeights(1234);
+  TrainingLoop::Rank rank = parts.Rank();
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> saving,
+                            world.communicator()->Split({{0, 1}}, "checkpoint"));
+  rank.saving = ProcessGroup(std::move(saving));
+  TrainingLoop loop(*run, rank, disk, trainer.get());
+  EXPECT_EQ(loop.Run(), kExitDone) << parts.failure.Get();
+  return absl::OkStatus();
+}
+
+TEST(TrainingLoopTest, ASlowSaveKeepsTheErrorsOfCompressedSumsAsTheyWere) {
+  std::string shards[2];
+  for (const bool async : {false, true}) {
+    MemoryFileSystem memory;
+    SlowFileSystem disk(&memory);
+    EXPECT_EQ(RunRanks(2,
+                       [&](int, const ProcessGroup& world) {
+                         TrainingRun run;
+                         SaveEachStep(&run);
+                         run.options.checkpoint.async_save = async;
+                         run.options.trainer.data_parallel.compression.type =
+                             CompressionType::kTopK;
+                         return TrainInTwo(world, &run, disk);
+                       }),
+              absl::OkStatus());
+    const absl::StatusOr<std::string> shard =
+        ReadFileToString(memory, "/save/iter_0000001/shard_00001_of_00002.bin");
+    ASSERT_TRUE(shard.ok()) << shard.status();
+    shards[async] = *shard;
+  }
+  EXPECT_TRUE(shards[0] == shards[1]);
 }
 
 }  // namespace
