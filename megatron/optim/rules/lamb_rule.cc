@@ -56,9 +56,15 @@ void LambRule::Update(const UpdateRange& range, const Stream& stream) const {
       ops::Copy(stream, u, elements);
     }
   } else {
+    // An expert may lie on any rank, so no ratio is that of several experts.
     const Sharding& sharding = parameter.sharding;
-    Stretch(range, sharding.sharded.contains(Axis::kTensor), sharding.tensor_replicas,
-            range.masters, step.Flatten(), stream);
+    const int64_t vectors = sharding.sharded.contains(Axis::kExpert) ? shape[0] : 1;
+    const Shape stacked = {vectors, shape.numel() / vectors};
+    const Tensor w = range.masters.View(stacked), u = step.View(stacked);
+    for (int64_t i = 0; i < vectors; ++i) {
+      Stretch(range, sharding.sharded.contains(Axis::kTensor), sharding.tensor_replicas,
+              w.Select(0, i), u.Select(0, i), stream);
+    }
   }
   ops::Scale(stream, segment.lr, step);
   ops::Add(stream, step.Flatten(), range.masters);

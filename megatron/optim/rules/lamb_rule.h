@@ -5,7 +5,8 @@
 //   u = (m / (1 - β1^t)) / (√(v / (1 - β2^t)) + ε) + decay * w
 //   w = w - lr * ratio * u
 // where the ratio is ‖w‖ / ‖u‖ within [min_coeff, max_coeff], or 1 if a norm is 0. A fused weight
-// counts as the matrices that it consists of (Parameter::matrix).
+// counts as the matrices that it consists of (Parameter::matrix), and the biases of experts as one
+// vector for each expert.
 #ifndef MEGATRON_OPTIM_RULES_LAMB_RULE_H_
 #define MEGATRON_OPTIM_RULES_LAMB_RULE_H_
 

@@ -346,6 +346,63 @@ TEST(MatrixRulesTest, TensorParallelRanksDoWhatOneDoes) {
   ExpectTheSameOnRanks(lamb, 1e-6);
 }
 
+// The biases of four experts, which are cut over ranks with different experts as `offset` and
+// `local` say, and over tensor-parallel ranks where `is_cut`.
+Weights TrainExpertBiases(const Shape& offset, const Shape& local, bool is_cut,
+                          const ProcessGroup& expert_tensor) {
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kLamb;
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  ProcessGroups groups;
+  groups.world = groups.expert_tensor = expert_tensor;
+  TestModel model(options);
+  Sharding sharding = Replicated({4, 2, 6});
+  sharding.expert_grid = true;
+  sharding.sharded = {Axis::kExpert};
+  if (is_cut) sharding.sharded = {Axis::kExpert, Axis::kTensor};
+  sharding.offset = offset;
+  sharding.local_shape = local;
+  Parameter& bias = *model.Add("bias", sharding, /*decays=*/false);
+  model.Build();
+  model.buffers->InitializeWeights(7, stream);
+  model.Connect(groups, stream);
+  for (int step = 0; step < 3; ++step) {
+    float* const grad = bias.grad.data<float>();
+    Layer::ForEachElement(bias, [&](int64_t element, int64_t global) {
+      grad[element] = Layer::GradientOf(bias.name, step, global);
+    });
+    const absl::StatusOr<StepResult> result = model.optimizer->Step(HowToStep(), groups, stream);
+    CHECK(result.ok()) << result.status();
+  }
+  Weights weights;
+  Layer::ForEachElement(bias, [&](int64_t element, int64_t global) {
+    weights[bias.name][global] = bias.data.data<float>()[element];
+  });
+  return weights;
+}
+
+TEST(MatrixRulesTest, LambsRatioOfAnExpertsBiasDoesNotDependOnItsRank) {
+  const Weights want = TrainExpertBiases({0, 0, 0}, {4, 2, 6}, /*is_cut=*/false, {});
+  for (const int64_t experts : {1, 2}) {
+    for (int64_t first = 0; first < 4; first += experts) {
+      SCOPED_TRACE(testing::Message() << experts << " experts from " << first);
+      const Weights got = TrainExpertBiases({first, 0, 0}, {experts, 2, 6}, /*is_cut=*/false, {});
+      for (const auto& [at, value] : got.at("bias"))
+        EXPECT_NEAR(value, want.at("bias").at(at), 1e-6) << at;
+    }
+  }
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         const Weights got =
+                             TrainExpertBiases({2, 0, 3 * rank}, {2, 2, 3}, /*is_cut=*/true, world);
+                         for (const auto& [at, value] : got.at("bias"))
+                           EXPECT_NEAR(value, want.at("bias").at(at), 1e-6) << at;
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
 TEST(MatrixRulesTest, BlockwiseRanksTakeTheirBlocksForMatrices) {
   const OptimizerOptions options = Muon();
   const Weights want = Train(options, 1);

@@ -2,8 +2,10 @@
 // rank: the same curve within rounding, and the same bits for every sharding.
 
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
@@ -87,23 +89,72 @@ TEST(MatrixRulesLayoutTest, LambTrainsOnEveryLayoutWhatOneRankTrains) {
   }
 }
 
-TEST(MatrixRulesLayoutTest, ExpertsAreMatricesOnTheRanksThatHoldThem) {
+std::vector<Layout> ExpertLayouts() {
   std::vector<Layout> layouts(3);
   layouts[0].data = layouts[0].expert = 2;
   layouts[0].sharding = DataSharding::kStates;
   layouts[1].tensor = layouts[1].expert_tensor = 2;
   layouts[2].data = 2;
   layouts[2].expert_tensor = 2;  // ranks that share experts and no other weights
+  return layouts;
+}
+
+void PlaceExperts(TrainerOptions* run) {
+  run->model.transformer.moe.layers = {false, true, false, true};
+  run->model.transformer.init_std = 0.08f;
+}
+
+TEST(MatrixRulesLayoutTest, ExpertsAreMatricesOnTheRanksThatHoldThem) {
   for (const bool is_muon : {true, false}) {
     TrainerOptions run =
         is_muon ? MuonRun(SmallMixtral(), MuonTensorMode::kDistributed) : LambRun(SmallMixtral());
-    run.model.transformer.moe.layers = {false, true, false, true};
-    run.model.transformer.init_std = 0.08f;
+    PlaceExperts(&run);
     const LayoutOutcome want = Train(run, Layout());
-    for (const Layout& layout : layouts) {
+    for (const Layout& layout : ExpertLayouts()) {
       SCOPED_TRACE(ToString(layout));
       ExpectTheSame(Train(run, layout), want);
     }
+  }
+}
+
+// Returns the norm of the difference of two fp32 tensors of the same shape.
+double Distance(const WholeTensor& a, const WholeTensor& b) {
+  EXPECT_EQ(a.dtype, DType::kFloat32);
+  EXPECT_EQ(a.bytes.size(), b.bytes.size());
+  const auto* const x = reinterpret_cast<const float*>(a.bytes.data());
+  const auto* const y = reinterpret_cast<const float*>(b.bytes.data());
+  double squares = 0;
+  for (int64_t i = 0; i < a.shape.numel(); ++i) squares += std::pow(double{x[i]} - y[i], 2);
+  return std::sqrt(squares);
+}
+
+// Biases are zero before the first step, and have a ratio from the second on. What ratios change
+// is small beside the loss, so the biases themselves are compared.
+TEST(MatrixRulesLayoutTest, LambsStepOfExpertsBiasesIsTheSameOnEveryLayout) {
+  TrainerOptions run = LambRun(SmallMixtral());
+  PlaceExperts(&run);
+  run.model.transformer.linear_bias = true;
+  run.schedule.max_lr = 3e-2;
+  const LayoutOutcome want = Train(run, Layout());
+  for (const Layout& layout : ExpertLayouts()) {
+    SCOPED_TRACE(ToString(layout));
+    const LayoutOutcome got = Train(run, layout);
+    ExpectTheSame(got, want);
+    int biases = 0;
+    for (const auto& [name, tensor] : want.state) {
+      if (!absl::StartsWith(name, "decoder.layers.") || !absl::EndsWith(name, ".bias") ||
+          !absl::StrContains(name, ".experts.")) {
+        continue;
+      }
+      SCOPED_TRACE(name);
+      ++biases;
+      WholeTensor zeros = tensor;
+      zeros.bytes.assign(zeros.bytes.size(), '\0');
+      const double norm = Distance(tensor, zeros);
+      EXPECT_GT(norm, 0);
+      EXPECT_LT(Distance(got.state.at(name), tensor), 1e-4 * norm);
+    }
+    EXPECT_EQ(biases, 4);
   }
 }
 
