@@ -65,6 +65,7 @@ class Translator {
     ApplyLayout();
     MEGATRON_RETURN_IF_ERROR(ApplyDeepSpeed());
     ApplyTokens();
+    KeepOptimizerOfOwnCheckpoints();
     if (!input_.script.empty()) ApplyDefaults();
     MEGATRON_RETURN_IF_ERROR(Errors());
     FromMegatronResult result;
@@ -432,6 +433,19 @@ class Translator {
                           FormatQuantity(seq_length, "token")));
       }
     }
+  }
+
+  // Scripts load from where they save, and begin with --no-load-optim. Megatron then drops the
+  // optimizer's state whenever the script is started again.
+  void KeepOptimizerOfOwnCheckpoints() {
+    const config::CheckpointConfig checkpoint = config_.config().checkpoint();
+    const Flag* const flag = Given("no-load-optim");
+    if (flag == nullptr || !checkpoint.no_load_optim() || !checkpoint.has_save()) return;
+    if (checkpoint.has_load() && checkpoint.load() != checkpoint.save()) return;
+    config_.Clear("checkpoint.no_load_optim");
+    Find(Effect::kSaid, *flag,
+         "a run continues its own checkpoints with the optimizer's state; to begin without that of "
+         "another run's checkpoint, give checkpoint.load and checkpoint.no_load_optim");
   }
 
   void ApplyDefaults() {

@@ -36,7 +36,7 @@ absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(FileSystem& fs, const Checkpoin
   }
   if (options.load.empty()) return absl::NotFoundError("no checkpoint is asked for");
   start->is_own = options.load == options.save;
-  if (options.no_load_optim) start->restore = Restore::kWithoutOptimizer;
+  if (options.no_load_optim && !start->is_own) start->restore = Restore::kWithoutOptimizer;
   if (options.finetune) start->restore = Restore::kWeights;
   if (options.upcycles) start->restore = Restore::kDenseWeights;
   return WithField("checkpoint.load", LocateCheckpoint(fs, options.load));

@@ -27,8 +27,8 @@ struct StartingPoint {
 };
 
 // Opens the checkpoint that a run starts from. What the run has saved itself comes before what it
-// was started from, so that the same command continues it. `warn` hears what is wrong with newer
-// checkpoints.
+// was started from, so that the same command continues it, and is taken with the optimizer's state
+// in any case. `warn` hears what is wrong with newer checkpoints.
 //
 // Errors carry kExitConfig where checkpoint.load has none, kExitCorruptCheckpoint where it is
 // damaged, and kExitIo where it can't be looked for.

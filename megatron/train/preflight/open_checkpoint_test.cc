@@ -5,6 +5,7 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -29,6 +30,15 @@ class OpenCheckpointTest : public ::testing::Test {
   }
 
   std::string In(const std::string& name) const { return JoinPath(directory_, name); }
+
+  void SaveTo(const std::string& directory) {
+    CheckpointState state;
+    state.run_id = "0123456789abcdef";
+    state.iteration = 7;
+    SaveOptions save;
+    save.directory = directory;
+    EXPECT_THAT(SaveCheckpoint(fs_, save, state), IsOk());
+  }
 
   FileSystem& fs_ = PosixFileSystem();
   const std::string directory_ = JoinPath(::testing::TempDir(), "open_checkpoint");
@@ -60,6 +70,27 @@ TEST_F(OpenCheckpointTest, ADamagedCheckpointIsNotPassedOver) {
               HasSubstr("to begin anew move '" + In("damaged") + "' away"));
   options.load = In("empty");
   EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
+}
+
+TEST_F(OpenCheckpointTest, ARunTakesItsOwnCheckpointWithTheOptimizer) {
+  CheckpointOptions options;
+  options.no_load_optim = true;
+  options.load = In("base");
+  options.save = In("run");
+  SaveTo(options.load);
+  const auto first = OpenCheckpoint(fs_, options, Ignore);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_FALSE(first->is_own);
+  EXPECT_EQ(first->restore, Restore::kWithoutOptimizer);
+  SaveTo(options.save);
+  const auto again = OpenCheckpoint(fs_, options, Ignore);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_TRUE(again->is_own);
+  EXPECT_EQ(again->restore, Restore::kEverything);
+  options.load = options.save;
+  const auto in_place = OpenCheckpoint(fs_, options, Ignore);
+  ASSERT_THAT(in_place, IsOk());
+  EXPECT_EQ(in_place->restore, Restore::kEverything);
 }
 
 TEST_F(OpenCheckpointTest, AnErrorNamesTheField) {

@@ -24,6 +24,10 @@
 namespace megatron {
 namespace {
 
+constexpr absl::string_view kFresh =
+    "; checkpoint.no_load_optim starts with fresh optimizer state, in a run whose checkpoint.load "
+    "is this directory and whose checkpoint.save is another";
+
 // Returns the shapes of the whole model's weights by their names. This rank may have only some of
 // them.
 std::map<std::string, Shape> WeightShapes(const ModelOptions& model) {
@@ -133,9 +137,9 @@ absl::Status CheckRemainders(const CheckpointReader& reader, bool with_states, T
           "), and this run keeps main weights in fp32; ", kField, "=true loads it"));
     }
     if (!has && keeps && with_states) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          reader.directory(), ": has main weights in fp32, and this run keeps their ",
-          "remainders (", kField, "); checkpoint.no_load_optim starts with fresh optimizer state"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(reader.directory(), ": has main weights in fp32, and this run keeps their ",
+                       "remainders (", kField, ")", kFresh));
     }
   }
   return absl::OkStatus();
@@ -144,8 +148,6 @@ absl::Status CheckRemainders(const CheckpointReader& reader, bool with_states, T
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
   const std::string ours = trainer.optimizer().rule().name();
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
-  constexpr absl::string_view kFresh =
-      "; checkpoint.no_load_optim starts with fresh optimizer state";
   if (saved != ours) {
     return absl::FailedPreconditionError(
         absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
@@ -166,7 +168,7 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
                      " islands, each of its own, and this run has ",
                      islands == 0 ? "none" : absl::StrCat(islands),
                      " (diloco.sync_every, parallel.num_distributed_optimizer_instances)", kFresh,
-                     ", and from the global weights"));
+                     "; it begins with the global weights"));
   }
   if (outer != nullptr && saved_islands != 0) {
     MEGATRON_RETURN_IF_ERROR(CheckFragmentInFlight(reader, *outer));

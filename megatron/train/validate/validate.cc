@@ -127,12 +127,17 @@ void CheckCheckpoint(ConfigChecker& check) {
   if (check.IsWritten("checkpoint.local_save") && checkpoint.local_save().empty())
     check.Error("checkpoint.local_save", "expects the name of a directory");
   if (!checkpoint.has_load()) return;
-  if (checkpoint.load().empty()) {
-    check.Error("checkpoint.load", "expects the name of a directory");
-  } else if (checkpoint.finetune() && checkpoint.load() == checkpoint.save()) {
+  if (checkpoint.load().empty()) check.Error("checkpoint.load", "expects the name of a directory");
+  if (checkpoint.load().empty() || checkpoint.load() != checkpoint.save()) return;
+  const std::string because =
+      absl::StrCat(" each time: ", check.Named("checkpoint.load"), " is where it saves; ");
+  if (checkpoint.finetune()) {
     check.Error("checkpoint.finetune",
-                absl::StrCat("would start anew from its own checkpoints each time: ",
-                             check.Named("checkpoint.load"), " is where it saves; load another"));
+                absl::StrCat("would start anew from its own checkpoints", because, "load another"));
+  } else if (checkpoint.no_load_optim()) {
+    check.Error("checkpoint.no_load_optim",
+                absl::StrCat("would lose the optimizer's state of its own checkpoints", because,
+                             "save to another directory"));
   }
 }
 

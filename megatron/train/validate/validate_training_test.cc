@@ -159,6 +159,9 @@ TEST(ValidateTrainingTest, RefusesEachBrokenRuleByName) {
       {{"checkpoint.finetune=true"}, "has no effect without checkpoint.load"},
       {{"checkpoint.save=d", "checkpoint.finetune=true"},
        "checkpoint.load = \"d\" (computed) is where it saves"},
+      {{"checkpoint.save=d", "checkpoint.no_load_optim=true"},
+       "would lose the optimizer's state of its own checkpoints each time: checkpoint.load = \"d\" "
+       "(computed) is where it saves; save to another directory"},
       {{"checkpoint.load=d", "checkpoint.finetune=true", "checkpoint.no_load_optim=true"},
        "has no effect with checkpoint.finetune"},
   });
