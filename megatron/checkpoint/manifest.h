@@ -27,9 +27,10 @@
 namespace megatron {
 
 inline constexpr int kCheckpointFormatVersion = 1;
-// Larger manifests are refused. The checksums of a trillion parameters with their moments, in 4 MiB
-// chunks, take 25 MiB; a piece takes about 120 bytes.
-inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
+// Larger manifests are refused, by saves before they commit. The checksums of a trillion parameters
+// with their moments, in 4 MiB chunks, take 25 MiB; a piece takes about 120 bytes, so that each of
+// 40,000 ranks may have hundreds.
+inline constexpr int64_t kMaxManifestBytes = int64_t{4} << 30;
 
 struct Piece {
   int shard = 0;

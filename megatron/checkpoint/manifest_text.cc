@@ -360,8 +360,9 @@ absl::Status CheckCrc(absl::string_view text) {
 }  // namespace
 
 std::string SerializeManifest(const Manifest& manifest) {
-  const std::string body = BodyText(manifest);
-  return absl::StrCat(kCrcPrefix, CrcText(Crc32c(body)), kCrcSuffix, body);
+  std::string text = BodyText(manifest);
+  text.insert(0, absl::StrCat(kCrcPrefix, CrcText(Crc32c(text)), kCrcSuffix));
+  return text;
 }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {

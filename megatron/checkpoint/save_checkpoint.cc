@@ -82,7 +82,17 @@ class Save {
     MEGATRON_RETURN_IF_ERROR(WriteShard(fs_, temporary_, state_, state_is_read, &part_),
                              _ << NeededSpace());
     if (is_first_rank()) return absl::OkStatus();  // Commit has it in memory.
-    return WriteAndSync(fs_, PartPath(options_.rank), SerializeManifest(part_));
+    return WriteManifest(PartPath(options_.rank), part_);
+  }
+
+  // Once it has its name a checkpoint that nobody can read would take the place of one that can be.
+  absl::Status WriteManifest(const std::string& path, const Manifest& manifest) {
+    const std::string text = SerializeManifest(manifest);
+    if (static_cast<int64_t>(text.size()) <= options_.max_manifest_bytes)
+      return WriteAndSync(fs_, path, text);
+    return absl::OutOfRangeError(
+        absl::StrCat("'", path, "' would have ", text.size(), " bytes, and readers take at most ",
+                     options_.max_manifest_bytes, ": with fewer ranks it is shorter"));
   }
 
   // The bytes of this rank's files, at most.
@@ -120,8 +130,7 @@ class Save {
     }
     MEGATRON_ASSIGN_OR_RETURN(const Manifest manifest, MergeParts(parts),
                               _ << "while merging the parts of '" << temporary_ << "'");
-    MEGATRON_RETURN_IF_ERROR(
-        WriteAndSync(fs_, JoinPath(temporary_, kManifestFileName), SerializeManifest(manifest)));
+    MEGATRON_RETURN_IF_ERROR(WriteManifest(JoinPath(temporary_, kManifestFileName), manifest));
     MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(temporary_));
     if (fs_.Stat(final_).ok()) {
       MEGATRON_RETURN_IF_ERROR(MoveFinalAway());

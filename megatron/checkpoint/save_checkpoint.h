@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/checkpoint_state.h"
+#include "megatron/checkpoint/manifest.h"
 
 namespace megatron {
 
@@ -34,6 +35,8 @@ struct SaveOptions {
   // The least that is read at once, which is what one checksum covers. Smaller chunks give finer
   // reads when resharding, and a longer manifest.
   int64_t chunk_bytes = int64_t{4} << 20;
+  // The most bytes of a manifest; readers refuse more than kMaxManifestBytes.
+  int64_t max_manifest_bytes = kMaxManifestBytes;
 };
 
 // Returns the most bytes that manifests have of so many pieces, whose values have `bytes` bytes in
@@ -43,9 +46,10 @@ int64_t ManifestRoom(int64_t tensors, int64_t pieces, int64_t bytes, int64_t chu
 // Writes DIRECTORY/iter_XXXXXXX and then names it in latest_checkpointed_iteration.txt. Replaces a
 // checkpoint of the same run and iteration; refuses (kFailedPrecondition) to replace anything else.
 // A full disk is found before writing where the file system tells its free bytes
-// (kResourceExhausted). After an error what was there before is still there and nothing else,
-// except that after the commit removing old checkpoints may fail, and so may writing
-// latest_checkpointed_iteration.txt where a directory has its name: IsSaved tells these errors.
+// (kResourceExhausted), and a manifest that is too long before the commit (kOutOfRange). After an
+// error what was there before is still there and nothing else, except that after the commit
+// removing old checkpoints may fail, and so may writing latest_checkpointed_iteration.txt where a
+// directory has its name: IsSaved tells these errors.
 //
 // The state's tensors must not change until `state_is_read` is called (at most once, by this
 // thread, not after an error) or this returns.

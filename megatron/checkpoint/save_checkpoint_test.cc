@@ -73,6 +73,26 @@ std::map<std::string, std::string> AllFiles(FileSystem& fs, const std::string& d
   return files;
 }
 
+TEST(SaveCheckpointTest, AManifestThatReadersWouldRefuseIsNotCommitted) {
+  MemoryFileSystem fs, other;
+  const TestState first(1), second(2);
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), first.Whole()), IsOk());
+  ASSERT_THAT(SaveCheckpoint(other, Options(), second.Whole()), IsOk());
+  const int64_t bytes = other.Stat("/save/iter_0000002/manifest.json")->size;
+
+  SaveOptions options = Options();
+  options.max_manifest_bytes = bytes - 1;
+  EXPECT_THAT(SaveCheckpoint(fs, options, second.Whole()),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("manifest.json' would have")));
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(1));
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000001", "latest_checkpointed_iteration.txt")));
+
+  options.max_manifest_bytes = bytes;
+  EXPECT_THAT(SaveCheckpoint(fs, options, second.Whole()), IsOk());
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(2));
+}
+
 TEST(SaveCheckpointTest, TensorsInPiecesAreTheSameFilesAndErrorsComeThrough) {
   MemoryFileSystem fs, in_pieces;
   const TestState values_of_3(3);
