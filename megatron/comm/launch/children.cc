@@ -296,7 +296,7 @@ class Runner {
   bool HasUnwritten() { return !output_.empty() || !errors()->empty() || !untold_.empty(); }
 
   void Received(int signal) {
-    NoteRequest(signal);
+    if (!NoteRequest(signal)) return;
     // A second request means it.
     if (requests_to_end_ < 2 || !EndsAtOnce(signal)) return Forward(signal);
     if (result_.child < 0) {
@@ -309,9 +309,13 @@ class Runner {
 
   static bool EndsAtOnce(int signal) { return signal == SIGINT || signal == SIGTERM; }
 
-  void NoteRequest(int signal) {
+  // Returns false if the signal belongs to a request that was noted before.
+  bool NoteRequest(int signal) {
+    const bool ends = EndsAtOnce(signal);
+    if (ends && SteadyNow() < asked_at_ + options_.one_request) return false;
     if (result_.asked == 0 && IsRequestToEnd(signal)) result_.asked = signal;
-    requests_to_end_ += EndsAtOnce(signal);
+    if (ends && requests_to_end_++ == 0) asked_at_ = SteadyNow();
+    return true;
   }
 
   void Forward(int signal) {
@@ -642,6 +646,8 @@ class Runner {
   absl::Time next_look_ = absl::InfiniteFuture();
   absl::Time next_look_for_stops_ = absl::InfiniteFuture();
   int requests_to_end_ = 0;
+  // When the first of these requests came.
+  absl::Time asked_at_ = absl::InfinitePast();
   int replacements_ = 0;    // number of children that were started again
   bool any_ended_ = false;  // a child has ended that is not lost
   LaunchResult result_;

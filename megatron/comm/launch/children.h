@@ -61,6 +61,9 @@ struct ChildrenOptions {
   std::function<Child(size_t index)> replacement;
   int replacements = 0;
   absl::Duration replacement_wait = absl::Seconds(1);
+  // A SIGINT or SIGTERM so soon after the first one belongs to the same request, and has no effect:
+  // a program that sends one to all processes of a job, or to a group twice, asks once.
+  absl::Duration one_request = absl::Seconds(1);
   // A child that was killed and has not ended for so long is told of, once.
   absl::Duration kill_patience = absl::Seconds(5);
   // Hears of what is started again, and of what does not end; may be null. It is called when

@@ -192,6 +192,7 @@ pid_t LaunchToPipe(const std::string& script, const OutputPipe& pipe) {
     LaunchOptions options;
     options.ranks = 2;
     options.children.output = options.children.errors = pipe.write_end;
+    options.children.one_request = absl::ZeroDuration();
     options.command = {"sh", "-c", script};
     const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
     _exit(result.ok() ? result->exit_code : 99);
@@ -615,6 +616,7 @@ pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {},
     LaunchOptions options;
     options.ranks = 2;
     options.children.idle_limit = idle_limit;
+    options.children.one_request = absl::ZeroDuration();
     options.serves_store = serves_store;
     options.command = {"sh", "-c", script};
     const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
@@ -668,6 +670,22 @@ TEST(LauncherTest, ASecondSignalIsTheCauseOfTheEnd) {
   ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+}
+
+// The rank sends the second signal once it has got the first one, and ends when it has got what it
+// sends after that.
+TEST(LauncherTest, ASecondSignalOfTheSameRequestEndsNothing) {
+  LaunchOptions options;
+  options.children.one_request = absl::Hours(1);
+  const Launched launched =
+      LaunchShell(1,
+                  "trap 'asked=yes' TERM; trap 'end=yes' USR1; kill -TERM $PPID; "
+                  "while test -z \"$asked\"; do sleep 0.01; done; kill -INT $PPID; "
+                  "kill -USR1 $PPID; while test -z \"$end\"; do sleep 0.01; done; exit 10",
+                  options);
+  EXPECT_EQ(launched.result.exit_code, 10) << launched.result.Describe();
+  EXPECT_FALSE(launched.result.asked_twice);
+  EXPECT_EQ(launched.result.asked, SIGTERM);
 }
 
 TEST(LauncherTest, RanksEndWithAKilledLauncher) {

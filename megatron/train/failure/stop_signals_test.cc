@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace megatron {
@@ -14,9 +15,9 @@ namespace {
 constexpr int kStopped = 7;
 
 // Gets the signals one after another, and exits with kStopped if the first one is the stop signal.
-[[noreturn]] void Get(int first, int second) {
+[[noreturn]] void Get(int first, int second, absl::Duration one_request = absl::ZeroDuration()) {
   signal(SIGHUP, SIG_DFL);
-  ListenForStopSignals(/*answer=*/false);
+  ListenForStopSignals(/*answer=*/false, one_request);
   raise(first);
   raise(second);
   std::_Exit(StopSignal() == first ? kStopped : 1);
@@ -30,6 +31,13 @@ TEST(StopSignalsDeathTest, AHangupStopsTheRunHoweverOftenItComes) {
 TEST(StopSignalsDeathTest, ASecondSignalOfAnotherKindEndsTheProcess) {
   EXPECT_EXIT(Get(SIGHUP, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(Get(SIGTERM, SIGINT), ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(StopSignalsDeathTest, SignalsThatComeSoonAfterTheFirstBelongToTheSameRequest) {
+  const absl::Duration soon = absl::Hours(1);
+  EXPECT_EXIT(Get(SIGTERM, SIGTERM, soon), ::testing::ExitedWithCode(kStopped), "");
+  EXPECT_EXIT(Get(SIGTERM, SIGINT, soon), ::testing::ExitedWithCode(kStopped), "");
+  EXPECT_EXIT(Get(SIGHUP, SIGTERM, soon), ::testing::ExitedWithCode(kStopped), "");
 }
 
 TEST(StopSignalsDeathTest, AHangupThatWasIgnoredAtTheStartIsIgnored) {
