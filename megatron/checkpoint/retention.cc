@@ -5,6 +5,7 @@
 
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/checkpoint_directory.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/names.h"
 
 namespace megatron {
@@ -20,6 +21,25 @@ bool BelongsTo(FileSystem& fs, const std::string& directory, const std::string& 
 bool IsEmptyDirectory(FileSystem& fs, const std::string& directory) {
   const auto names = fs.List(directory);
   return HoldsOnlyCheckpointFiles(fs, directory) && names.ok() && names->empty();
+}
+
+// A save that was killed between its two renames leaves the only checkpoint of its iteration as one
+// that is replaced.
+absl::Status NameReplacedAgain(FileSystem& fs, const std::string& save_directory,
+                               const std::string& run_id) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(save_directory));
+  bool any = false;
+  for (const std::string& name : names) {
+    IterationDirectory parsed;
+    if (!ParseDirectoryName(name, &parsed) || parsed.kind != DirectoryKind::kReplaced) continue;
+    const std::string final_name = DirectoryName(parsed.iteration);
+    if (std::binary_search(names.begin(), names.end(), final_name)) continue;
+    const std::string path = JoinPath(save_directory, name);
+    if (!BelongsTo(fs, path, run_id) || !CheckpointReader::Open(fs, path).ok()) continue;
+    MEGATRON_RETURN_IF_ERROR(fs.Rename(path, JoinPath(save_directory, final_name)));
+    any = true;
+  }
+  return any ? fs.SyncDir(save_directory) : absl::OkStatus();
 }
 
 struct Found {
@@ -49,6 +69,7 @@ absl::StatusOr<Found> Look(FileSystem& fs, const std::string& save_directory,
 
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& save_directory,
                                   const Retention& retention) {
+  MEGATRON_RETURN_IF_ERROR(NameReplacedAgain(fs, save_directory, retention.run_id));
   MEGATRON_ASSIGN_OR_RETURN(Found found, Look(fs, save_directory, retention));
   for (const std::string& path : found.leftovers) {
     MEGATRON_RETURN_IF_ERROR(RemoveCheckpointDirectory(fs, path));

@@ -18,7 +18,8 @@ struct Retention {
 };
 
 // Removes from `save_directory`, of this run's checkpoints only: those before `iteration` but for
-// the newest keep - 1 and multiples of `interval`, and what interrupted saves and removals left.
+// the newest keep - 1 and multiples of `interval`, and what interrupted saves and removals left. A
+// whole checkpoint that was being replaced, and whose successor is not there, gets its name back.
 // Checkpoints of other runs, of later iterations (the run went back), directories with any foreign
 // file in them and links stay. Durable in an order that leaves no half-removed checkpoint under its
 // name.

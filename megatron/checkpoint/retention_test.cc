@@ -85,9 +85,28 @@ TEST(RetentionTest, RemainsOfInterruptedSavesAreRemoved) {
   ASSERT_THAT(fs.Rename("/save/iter_0000001", "/save/iter_0000001.tmp"), IsOk());
   ASSERT_THAT(Save(fs, "/save", 2, 0), IsOk());
   ASSERT_THAT(fs.Rename("/save/iter_0000002", "/save/iter_0000002.old"), IsOk());
+  ASSERT_THAT(Save(fs, "/save", 2, 0), IsOk());
   ASSERT_THAT(fs.CreateDirs("/save/iter_0000003.tmp"), IsOk());
   ASSERT_THAT(Save(fs, "/save", 4, 0), IsOk());
-  EXPECT_THAT(fs.List("/save"), IsOkAndHolds(ElementsAre("iter_0000004", kLatest)));
+  EXPECT_THAT(fs.List("/save"), IsOkAndHolds(ElementsAre("iter_0000002", "iter_0000004", kLatest)));
+}
+
+TEST(RetentionTest, AReplacedCheckpointThatIsTheOnlyOneOfItsIterationGetsItsNameBack) {
+  MemoryFileSystem fs;
+  for (int64_t i = 1; i <= 3; ++i) ASSERT_THAT(Save(fs, "/save", i, 0), IsOk());
+  ASSERT_THAT(fs.Rename("/save/iter_0000001", "/save/iter_0000001.old"), IsOk());
+  ASSERT_THAT(fs.Rename("/save/iter_0000002", "/save/iter_0000002.old"), IsOk());
+  ASSERT_THAT(fs.Rename("/save/iter_0000003", "/save/iter_0000003.old"), IsOk());
+  ASSERT_THAT(fs.Remove("/save/iter_0000001.old/shard_00000_of_00001.bin"), IsOk());
+  ASSERT_THAT(Save(fs, "/save", 4, 0), IsOk());
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000002", "iter_0000003", "iter_0000004", kLatest)));
+
+  ASSERT_THAT(fs.Rename("/save/iter_0000002", "/save/iter_0000002.old"), IsOk());
+  ASSERT_THAT(fs.Rename("/save/iter_0000003", "/save/iter_0000003.old"), IsOk());
+  ASSERT_THAT(Save(fs, "/save", 5, 2, kTestRunId, /*retain_interval=*/3), IsOk());
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000003", "iter_0000004", "iter_0000005", kLatest)));
 }
 
 TEST(RetentionTest, LinksAreNotFollowed) {
