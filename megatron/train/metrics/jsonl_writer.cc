@@ -1,13 +1,16 @@
 #include "megatron/train/metrics/jsonl_writer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
@@ -17,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "megatron/base/file_identity.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
@@ -31,6 +35,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kRecordStart = "{\"iteration\":";
 constexpr size_t kMostKept = 65536;
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+constexpr size_t kLongestLine = size_t{64} << 20;
 
 bool HasEvaluation(const Json& object, bool on_test_set) {
   return object.contains(EvaluationName(kLmLossName, on_test_set));
@@ -130,27 +136,70 @@ bool MayBeTorn(absl::string_view line) {
   return absl::StartsWith(kRecordStart, line);
 }
 
-absl::Status NotMetrics(int line_number) {
+absl::Status NotMetrics(int64_t line_number) {
   return absl::InvalidArgumentError(
       absl::StrCat("line ", line_number, " is not a record of metrics"));
 }
 
-// Calls `visit(line, object)` for each whole record, and stops where it returns false. `line`
-// includes its line feed.
+// Returns the first line of a text, with its line feed if it has one. The text is not empty.
+absl::string_view FirstLine(absl::string_view text) {
+  return text.substr(0, std::min(text.find('\n'), text.size() - 1) + 1);
+}
+
+// Calls `visit(line, object)` if the line is a whole record. `line` includes its line feed. Returns
+// whether to go on.
 template <typename Visitor>
-absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
-  for (int number = 1; !text.empty(); ++number) {
-    const size_t end = text.find('\n');
-    if (end == absl::string_view::npos)
-      return MayBeTorn(text) ? absl::OkStatus() : NotMetrics(number);
-    const absl::string_view line = text.substr(0, end + 1);
-    const Json object = Json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
-    if (IsMetrics(object)) {
-      if (!visit(line, object)) return absl::OkStatus();
-    } else if (!object.is_discarded() || !MayBeTorn(text.substr(0, end))) {
-      return NotMetrics(number);
-    }
+absl::StatusOr<bool> VisitLine(absl::string_view line, int64_t number, const Visitor& visit) {
+  absl::string_view text = line;
+  const bool ends = absl::ConsumeSuffix(&text, "\n");
+  Json object(Json::value_t::discarded);
+  if (ends) object = Json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (IsMetrics(object)) return visit(line, object);
+  if (object.is_discarded() && MayBeTorn(text)) return true;
+  return NotMetrics(number);
+}
+
+// Calls `visit(line, object)` for each whole record, and stops where it returns false.
+template <typename Visitor>
+absl::Status ForEachRecord(absl::string_view text, const Visitor& visit) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const absl::string_view line = FirstLine(text);
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitLine(line, number, visit));
+    if (!goes_on) return absl::OkStatus();
     text.remove_prefix(line.size());
+  }
+  return absl::OkStatus();
+}
+
+// Does the same with the records of a file, which may be larger than memory. `visit` also gets the
+// place of the line's first byte.
+template <typename Visitor>
+absl::Status ForEachRecordIn(const RandomAccessFile& file, const Visitor& visit) {
+  std::string text;
+  int64_t number = 0, place = 0;
+  const auto visit_there = [&](absl::string_view line, const Json& object) {
+    return visit(place, line, object);
+  };
+  for (int64_t read = 0; read < file.size();) {
+    const size_t before = text.size();
+    const int64_t count = std::min(kPieceBytes, file.size() - read);
+    text.resize(before + static_cast<size_t>(count));
+    MEGATRON_RETURN_IF_ERROR(file.ReadAt(read, absl::MakeSpan(text).subspan(before)));
+    read += count;
+    const size_t feed = absl::string_view(text).substr(before).rfind('\n');
+    absl::string_view lines = text;
+    if (read < file.size())
+      lines = lines.substr(0, feed == absl::string_view::npos ? 0 : before + feed + 1);
+    const size_t whole = lines.size();
+    while (!lines.empty()) {
+      const absl::string_view line = FirstLine(lines);
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitLine(line, ++number, visit_there));
+      if (!goes_on) return absl::OkStatus();
+      place += static_cast<int64_t>(line.size());
+      lines.remove_prefix(line.size());
+    }
+    text.erase(0, whole);
+    if (text.size() > kLongestLine) return NotMetrics(number + 1);
   }
   return absl::OkStatus();
 }
@@ -166,33 +215,91 @@ absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_ite
   return records;
 }
 
-absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
-                                        int64_t last_iteration) {
-  const absl::StatusOr<std::string> text = ReadFileToString(fs, path);
-  if (absl::IsNotFound(text.status())) return "";
-  MEGATRON_RETURN_IF_ERROR(text.status());
-  MEGATRON_ASSIGN_OR_RETURN(
-      std::string records, RecordsUpTo(*text, last_iteration),
-      _ << "in " << path << ": move it away, or name another with logging.metrics_file");
-  return records;
-}
-
 int KindOf(const Json& object) {
   if (object.contains(kLmLossName)) return 0;
   return HasEvaluation(object, /*on_test_set=*/false) ? 1 : 2;
 }
 
+// Where a record stands among those of a run: by its iteration, then by what it is.
+using Place = std::pair<int64_t, int>;
+
+Place PlaceOf(const Json& object) {
+  return {ReadInteger(object, metric::kIteration.key), KindOf(object)};
+}
+
+// The records by their places; of those in one place the first. They are parts of `text`.
+std::map<Place, absl::string_view> ByPlace(absl::string_view text) {
+  std::map<Place, absl::string_view> records;
+  ForEachRecord(text, [&](absl::string_view line, const Json& object) {
+    records.try_emplace(PlaceOf(object), line);
+    return true;
+  }).IgnoreError();
+  return records;
+}
+
 // Returns the records in the order in which a run makes them, the first of those that are of one
 // step or evaluation.
 std::string InOrder(absl::string_view text) {
-  std::map<std::pair<int64_t, int>, absl::string_view> records;
-  ForEachRecord(text, [&](absl::string_view line, const Json& object) {
-    records.try_emplace({ReadInteger(object, metric::kIteration.key), KindOf(object)}, line);
-    return true;
-  }).IgnoreError();
   std::string in_order;
-  for (const auto& [place, line] : records) absl::StrAppend(&in_order, line);
+  for (const auto& [place, line] : ByPlace(text)) absl::StrAppend(&in_order, line);
   return in_order;
+}
+
+// A part of what a file becomes: text, and behind it bytes [begin, end) of what the file is.
+struct Part {
+  std::string text;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Plans the records of `file`, where there is one, up to the first after `last_iteration`, with
+// those of `others` that it lacks in their places.
+absl::StatusOr<std::vector<Part>> PlanParts(const RandomAccessFile* file, int64_t last_iteration,
+                                            absl::string_view others) {
+  std::map<Place, absl::string_view> missing = ByPlace(others);
+  std::set<Place> put;
+  std::vector<Part> parts(1);
+  const auto visit = [&](int64_t begin, absl::string_view line, const Json& object) {
+    const Place place = PlaceOf(object);
+    if (place.first > last_iteration) return false;
+    if (put.count(place) > 0) return true;
+    missing.erase(place);
+    std::string before;
+    for (; !missing.empty() && missing.begin()->first < place; missing.erase(missing.begin())) {
+      absl::StrAppend(&before, missing.begin()->second);
+      put.insert(missing.begin()->first);
+    }
+    if (!before.empty() || parts.back().end != begin)
+      parts.push_back({std::move(before), begin, begin});
+    parts.back().end = begin + static_cast<int64_t>(line.size());
+    return true;
+  };
+  if (file != nullptr) {
+    MEGATRON_RETURN_IF_ERROR(ForEachRecordIn(*file, visit));
+  }
+  std::string behind;
+  for (const auto& [place, line] : missing) absl::StrAppend(&behind, line);
+  parts.push_back({std::move(behind), 0, 0});
+  return parts;
+}
+
+absl::Status WriteParts(const std::vector<Part>& parts, const RandomAccessFile* from,
+                        WritableFile* to) {
+  std::string piece;
+  for (const Part& part : parts) {
+    absl::StrAppend(&piece, part.text);
+    for (int64_t read = part.begin; read < part.end;) {
+      const size_t before = piece.size();
+      const int64_t count = std::min(kPieceBytes, part.end - read);
+      piece.resize(before + static_cast<size_t>(count));
+      MEGATRON_RETURN_IF_ERROR(from->ReadAt(read, absl::MakeSpan(piece).subspan(before)));
+      read += count;
+      if (static_cast<int64_t>(piece.size()) < kPieceBytes) continue;
+      MEGATRON_RETURN_IF_ERROR(to->Append(piece));
+      piece.clear();
+    }
+  }
+  return to->Append(piece);
 }
 
 }  // namespace
@@ -275,11 +382,21 @@ void JsonlWriter::Keep(absl::string_view lines) {
   }
 }
 
-absl::Status JsonlWriter::Replace(absl::string_view text) {
+absl::Status JsonlWriter::Rewrite() {
+  const absl::StatusOr<std::unique_ptr<RandomAccessFile>> there = fs_.Open(path_);
+  if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
+  const RandomAccessFile* const old = there.ok() ? there->get() : nullptr;
+  const absl::StatusOr<std::vector<Part>> parts = PlanParts(old, last_iteration_, Unwritten());
+  if (absl::IsInvalidArgument(parts.status())) {
+    MEGATRON_RETURN_IF_ERROR(
+        parts.status(),
+        _ << "in " << path_ << ": move it away, or name another with logging.metrics_file");
+  }
+  MEGATRON_RETURN_IF_ERROR(parts.status());
   const std::string replacement = absl::StrCat(path_, ".tmp");
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs_.Create(replacement));
   const std::optional<FileIdentity> identity = IdentityOf(replacement);
-  absl::Status replaced = file->Append(text);
+  absl::Status replaced = WriteParts(*parts, old, file.get());
   if (replaced.ok()) replaced = file->Sync();
   if (replaced.ok())
     replaced = fs_.Rename(replacement, path_);  // `file` stays open under its new name
@@ -291,18 +408,15 @@ absl::Status JsonlWriter::Replace(absl::string_view text) {
   file_ = std::move(file);
   identity_ = identity;
   torn_ = has_torn_line_ = false;
+  kept_.clear();
+  last_iteration_ = std::numeric_limits<int64_t>::max();
   return absl::OkStatus();
 }
 
 absl::Status JsonlWriter::Prepare() {
   if (file_ != nullptr) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
-  MEGATRON_ASSIGN_OR_RETURN(std::string records, KeptRecords(fs_, path_, last_iteration_));
-  if (!kept_.empty()) records = InOrder(absl::StrCat(records, Unwritten()));
-  MEGATRON_RETURN_IF_ERROR(Replace(records));
-  kept_.clear();
-  last_iteration_ = std::numeric_limits<int64_t>::max();
-  return absl::OkStatus();
+  return Rewrite();
 }
 
 absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }
@@ -349,10 +463,7 @@ absl::Status JsonlWriter::Sync() {
   const absl::Status lost = LeaveLostFile();
   MEGATRON_RETURN_IF_ERROR(WriteKept());
   if (has_torn_line_) {
-    MEGATRON_ASSIGN_OR_RETURN(
-        const std::string records,
-        KeptRecords(fs_, path_, /*last_iteration=*/std::numeric_limits<int64_t>::max()));
-    MEGATRON_RETURN_IF_ERROR(Replace(records));
+    MEGATRON_RETURN_IF_ERROR(Rewrite());
   }
   MEGATRON_RETURN_IF_ERROR(file_->Sync());
   return lost;

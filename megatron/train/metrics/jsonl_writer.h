@@ -61,7 +61,8 @@ class JsonlWriter : public MetricsWriter {
   // Keeps the records of iterations up to `last_iteration` (0 when training starts from the
   // beginning) and removes later ones atomically: a crash leaves the old file or the new one.
   // Removes torn lines, too. Makes the directory if there is none. Fails on a file that holds
-  // anything other than metrics, and leaves it as it is. Where the file can't be written, as on a
+  // anything other than metrics, or a line of more than 64 MiB, and leaves it as it is. The file is
+  // read and copied in pieces, and may be larger than memory. Where it can't be written, as on a
   // full disk, all this is done later, before the first record that can be.
   // `last_step` is the step of `last_iteration`, whose record may be missing; null: it is not.
   // `unwritten` has lines that writers of this run could not write (Unwritten), in any order. Those
@@ -91,8 +92,9 @@ class JsonlWriter : public MetricsWriter {
 
   // Appends lines to those that are kept.
   void Keep(absl::string_view lines);
-  // Replaces the file atomically, and goes on behind `text`.
-  absl::Status Replace(absl::string_view text);
+  // Replaces the file atomically by one that has its records up to last_iteration_, and those that
+  // are kept, and goes on behind them.
+  absl::Status Rewrite();
   absl::Status Prepare();
   // Leaves the file if it no longer has its name. The error says so.
   absl::Status LeaveLostFile();

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -212,6 +213,37 @@ TEST_F(JsonlWriterTest, ATrainingFromTheBeginningEmptiesTheFile) {
   WriteFile(ToJsonLine(Step(1)));
   OpenAt(0);
   EXPECT_EQ(Contents(), "");
+}
+
+TEST_F(JsonlWriterTest, TheFileMayBeLargerThanMemory) {
+  WriteFile(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Step(3))));
+  ASSERT_EQ(truncate(path_.c_str(), int64_t{3} << 30), 0);
+  OpenAt(2);
+  EXPECT_EQ(Contents(), ToJsonLine(Step(1)) + ToJsonLine(Step(2)));
+}
+
+// The file is read in pieces of 1 MiB.
+TEST_F(JsonlWriterTest, RecordsThatLieInTwoPiecesStay) {
+  std::string before, after;
+  for (int i = 1; i <= 12000; ++i) {
+    const std::string line = ToJsonLine(Step(i));
+    if (i != 7000) absl::StrAppend(&before, line);
+    if (i % 1000 == 0) absl::StrAppend(&before, line.substr(0, 20), "\n");
+    if (i <= 11000) absl::StrAppend(&after, line);
+  }
+  ASSERT_GT(before.size(), size_t{2} << 20);
+  WriteFile(before);
+  const auto writer = JsonlWriter::Open(fs_, path_, 11000, nullptr, ToJsonLine(Step(7000)));
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->opened(), IsOk());
+  EXPECT_TRUE(Contents() == after);
+}
+
+TEST_F(JsonlWriterTest, ALineWithoutAnEndIsNotReadToTheEnd) {
+  WriteFile(ToJsonLine(Step(1)));
+  ASSERT_EQ(truncate(path_.c_str(), int64_t{3} << 30), 0);
+  EXPECT_THAT(JsonlWriter::Open(fs_, path_, 9).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2 is not a record")));
 }
 
 TEST_F(JsonlWriterTest, DropsALineThatACrashCutShort) {
