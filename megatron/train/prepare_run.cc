@@ -253,7 +253,6 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
     if (plan.iteration >= 0) {
       run->state_in_memory = {plan.iteration, plan.parts};
       run->kept = &recovery.kept();
-      run->training.starts_from_local = true;
       return absl::OkStatus();
     }
   }
@@ -264,7 +263,8 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
       *run->fs, options, RunId(run->training.description.identity), run->training.local,
       process_.group(), [this](const std::string& line) { process_.Print(line); }, warn,
       &run->start));
-  run->training.starts_from_local = run->start.peer_files != nullptr;
+  // A local checkpoint is in checkpoint.local_save alone.
+  run->training.starts_from_saved = run->start.is_own && run->start.peer_files == nullptr;
   if (run->start.checkpoint == nullptr || BeginsRun(run->start.restore)) return absl::OkStatus();
   const std::string other = OtherInstructionSet(*run->start.checkpoint, run->training.description);
   if (!other.empty()) warn(other);

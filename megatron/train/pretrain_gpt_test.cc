@@ -332,6 +332,12 @@ TEST_F(PretrainGptTest, FinetuningTakesTheWeightsOnceAndThenContinuesItself) {
   EXPECT_EQ(second.exit_code, kExitDone) << second.output;
   EXPECT_TRUE(absl::StrContains(second.output, "tuned/iter_0000005 at iteration 5"))
       << second.output;
+  const std::vector<std::string> to_the_end(args.begin(), args.end() - 1);
+  ASSERT_EQ(Run(to_the_end).exit_code, kExitDone);
+  const Outcome finished = Run(to_the_end);
+  EXPECT_EQ(finished.exit_code, kExitDone) << finished.output;
+  EXPECT_TRUE(absl::StrContains(finished.output, "nothing to do")) << finished.output;
+  EXPECT_FALSE(absl::StrContains(finished.output, "saved checkpoint")) << finished.output;
   // Weights are rounded, or taken from the fp32 masters, where the precision differs.
   EXPECT_EQ(
       Run({SaveTo("bf16"), load, "--set=checkpoint.finetune=true", "--set=precision.bf16=true"})

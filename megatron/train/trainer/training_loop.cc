@@ -80,9 +80,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
     save.agree = [this](absl::Status status) { return saving_consensus_.FirstError(status); };
     writer_ = std::make_unique<AsyncCheckpointWriter>(fs, save);
   }
-  // A checkpoint that was loaded from where the run saves is saved already.
-  if (first_iteration_ > 0 && checkpoint.load == checkpoint.save && !run.starts_from_local)
-    saved_iteration_ = first_iteration_;
+  if (first_iteration_ > 0 && run.starts_from_saved) saved_iteration_ = first_iteration_;
   if (rank.evaluated_iteration) last_evaluated_iteration_ = *rank.evaluated_iteration;
   if (run.going_on && run.going_on->last_step &&
       run.going_on->last_step->iteration == first_iteration_)

@@ -66,7 +66,7 @@ struct TrainingRun {
   EvaluationTasks tasks;
   RunDescription description;
   LocalPlace local;                // where local checkpoints lie
-  bool starts_from_local = false;  // the iteration that the run starts from is in no other
+  bool starts_from_saved = false;  // the iteration that the run starts from is in checkpoint.save
   SpeedBasis speed;
   absl::Time program_start;    // as SteadyNow() tells it
   std::string restart_reason;  // why a launcher started the run again; empty: it did not

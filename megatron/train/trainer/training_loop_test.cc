@@ -237,6 +237,25 @@ TEST(TrainingLoopTest, ACheckpointThatOnlyIsNotNamedCountsAsSaved) {
   EXPECT_NE(failure.message().find("iteration 2 itself is saved"), std::string::npos) << failure;
 }
 
+TEST(TrainingLoopTest, AFinishedRunDoesNotSaveAgainWhatItHasSaved) {
+  for (const bool is_saved : {false, true}) {
+    MemoryFileSystem disk, again;
+    TrainingRun run;
+    SaveEachStep(&run);
+    run.options.checkpoint.load = "/base";
+    LoopParts parts;
+    const std::unique_ptr<Trainer> trainer = parts.MakeTrainer(run.options.trainer);
+    {
+      TrainingLoop loop(run, parts.Rank(), disk, trainer.get());
+      ASSERT_EQ(loop.Run(), kExitDone) << parts.failure.Get();
+    }
+    run.starts_from_saved = is_saved;
+    TrainingLoop loop(run, parts.Rank(), again, trainer.get());
+    ASSERT_EQ(loop.Run(), kExitDone) << parts.failure.Get();
+    EXPECT_EQ(again.Stat("/save/iter_0000002").ok(), !is_saved);
+  }
+}
+
 TEST(TrainingLoopTest, NothingIsSavedOverTheCheckpointsOfAnotherRun) {
   for (const bool in_the_end : {false, true}) {
     MemoryFileSystem disk;
