@@ -87,7 +87,8 @@ TEST_P(CudaOpTest, CudnnComputesWhatTheOpDoes) {
   for (const Case& c : {Case{equal, 64, 2, 1, 64, true}, Case{equal, 64, 2, 1, 128, true},
                         Case{equal, 64, 2, 3, 64, true}, Case{equal, 64, 2, 1, 64, false},
                         Case{packed, 70, 2, 1, 64, true}, Case{packed, 70, 2, 1, 128, false},
-                        Case{packed, 70, 2, 3, 128, true}, Case{equal, 64, 1, 1, 20, true}}) {
+                        Case{equal, 64, 2, 3, 96, true}, Case{packed, 70, 2, 3, 128, true},
+                        Case{equal, 64, 1, 1, 20, true}}) {
     SCOPED_TRACE(::testing::Message() << c.cu_seqlens.size() - 1 << " sequences, heads of "
                                       << c.head_dim << ", " << c.heads << " a group");
     const int64_t tokens = 128;

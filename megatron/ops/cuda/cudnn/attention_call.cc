@@ -87,6 +87,9 @@ std::array<int64_t, 4> CudnnAttention::Dims(CudnnRole role) const {
 }
 
 std::array<int64_t, 4> CudnnAttention::StridesOf(CudnnRole role) const {
+  // Kernels of cuDNN before 9.26 take the log-sum-exp for compact, whatever its strides, unless it
+  // is packed.
+  if (role == kLse && !packed) return {query_heads * queries, queries, 1, 1};
   const Strides& of = strides[role];
   return {length(role) * of.token, of.head, of.token, 1};
 }
@@ -157,7 +160,7 @@ CudnnAttention Describe(const AttentionCall& call) {
                                    &call.gradients.v_UGE};
   for (int role = 0; role < description.end_role(); ++role)
     if (tensors[role] != nullptr) description.strides[role] = StridesOfHeads(*tensors[role]);
-  description.strides[kLse] = {1, description.query_heads};
+  if (description.packed) description.strides[kLse] = {1, description.query_heads};
   return description;
 }
 

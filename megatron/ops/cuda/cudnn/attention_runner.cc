@@ -6,6 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/cuda/cudnn/packed_places.h"
+#include "megatron/ops/cuda/cudnn/transpose.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/cuda_device.h"
@@ -57,6 +58,35 @@ class CopiedQueries {
   const AttentionCall& call_;
   int64_t q_at_ = -1, dq_at_ = -1;
   Tensor dq_TGRD_;
+};
+
+// The transposed log-sum-exp of sequences of one length: forward writes it, backward reads it.
+class TransposedLse {
+ public:
+  TransposedLse(const AttentionCall& call, const CudnnAttention& description, Pieces* pieces)
+      : call_(call), description_(description) {
+    if (!description.packed) at_ = pieces->Take(call.lse_TGR.bytes());
+  }
+
+  void Before(const Stream& stream, char* memory, CudnnPointers* at) {
+    if (at_ < 0) return;
+    transposed_ = reinterpret_cast<float*>(memory + at_);
+    at->tensors[kLse] = transposed_;
+    if (!call_.backward()) return;
+    Transpose(stream, call_.lse_TGR.data<float>(), description_.sequences, description_.queries,
+              description_.query_heads, transposed_);
+  }
+  void After(const Stream& stream) const {
+    if (at_ < 0 || call_.backward()) return;
+    Transpose(stream, transposed_, description_.sequences, description_.query_heads,
+              description_.queries, call_.lse_TGR.data<float>());
+  }
+
+ private:
+  const AttentionCall& call_;
+  const CudnnAttention& description_;
+  int64_t at_ = -1;
+  float* transposed_ = nullptr;
 };
 
 CudnnPointers PointersOf(const AttentionCall& call) {
@@ -134,13 +164,16 @@ bool CudnnAttentionRunner::Run(const Stream& stream, const AttentionCall& call) 
   const int64_t workspace = pieces.Take(plan->workspace_bytes());
   const int64_t places = pieces.Take(description.packed ? PackedPlacesBytes(description) : 0);
   CopiedQueries copied_queries(call, &pieces);
+  TransposedLse lse(call, description, &pieces);
   char* const memory = static_cast<char*>(stream.cuda()->Workspace(pieces.bytes()));
   CudnnPointers at = PointersOf(call);
   at.workspace = memory + workspace;
   if (description.packed) FillPackedPlaces(stream, call, description, memory + places, &at);
   copied_queries.Before(stream, memory, &at);
+  lse.Before(stream, memory, &at);
   plan->Run(*stream.cuda(), at);
   copied_queries.After(stream);
+  lse.After(stream);
   return true;
 }
 

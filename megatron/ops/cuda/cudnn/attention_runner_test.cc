@@ -19,15 +19,21 @@ namespace {
 constexpr int64_t kWorkspace = 1000;
 constexpr char kRubbish = 0x7b;
 
+// What cuDNN makes of the strides of a log-sum-exp that is not packed. Kernels that ignore them
+// take it for compact.
+enum class LseStrides { kHeeded, kIgnoredByBackward, kIgnored };
+
 // Elements of one tensor of a call.
 class Played {
  public:
-  Played(const CudnnAttention& attention, const CudnnPointers& at, CudnnRole role)
+  Played(const CudnnAttention& attention, const CudnnPointers& at, CudnnRole role,
+         bool ignores_strides = false)
       : attention_(attention),
         role_(role),
         data_(at.tensors[role]),
         offsets_(static_cast<const int64_t*>(at.offsets[role])),
-        strides_(attention.StridesOf(role)) {}
+        strides_(ignores_strides && !attention.packed ? Compact(attention.Dims(role))
+                                                      : attention.StridesOf(role)) {}
 
   double Get(int64_t sequence, int64_t head, int64_t token, int64_t d) const {
     const int64_t i = Index(sequence, head, token, d);
@@ -48,6 +54,9 @@ class Played {
   }
 
  private:
+  static std::array<int64_t, 4> Compact(const std::array<int64_t, 4>& dims) {
+    return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+  }
   int64_t Index(int64_t sequence, int64_t head, int64_t token, int64_t d) const {
     const int64_t begin = attention_.packed ? offsets_[sequence] : sequence * strides_[0];
     return begin + head * strides_[1] + token * strides_[2] + d * strides_[3];
@@ -62,8 +71,11 @@ class Played {
 
 class PlayedPlan : public CudnnPlan {
  public:
-  PlayedPlan(const CudnnAttention& attention, int64_t workspace_bytes)
-      : attention_(attention), workspace_bytes_(workspace_bytes) {}
+  PlayedPlan(const CudnnAttention& attention, int64_t workspace_bytes, LseStrides lse_strides)
+      : attention_(attention),
+        workspace_bytes_(workspace_bytes),
+        ignores_lse_strides_(lse_strides == LseStrides::kIgnored ||
+                             (attention.backward && lse_strides != LseStrides::kHeeded)) {}
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
 
@@ -99,7 +111,7 @@ class PlayedPlan : public CudnnPlan {
   void Forward(const CudnnPointers& at, int64_t s, int64_t group, int64_t queries,
                int64_t keys) const {
     const Played q(attention_, at, kQ), k(attention_, at, kK), v(attention_, at, kV),
-        out(attention_, at, kOut), lse(attention_, at, kLse);
+        out(attention_, at, kOut), lse(attention_, at, kLse, ignores_lse_strides_);
     const int64_t heads = attention_.query_heads / attention_.groups;
     for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
       for (int64_t i = 0; i < queries; ++i) {
@@ -119,8 +131,9 @@ class PlayedPlan : public CudnnPlan {
   void Backward(const CudnnPointers& at, int64_t s, int64_t group, int64_t queries,
                 int64_t keys) const {
     const Played q(attention_, at, kQ), k(attention_, at, kK), v(attention_, at, kV),
-        out(attention_, at, kOut), lse(attention_, at, kLse), dout(attention_, at, kDout),
-        dq(attention_, at, kDq), dk(attention_, at, kDk), dv(attention_, at, kDv);
+        out(attention_, at, kOut), lse(attention_, at, kLse, ignores_lse_strides_),
+        dout(attention_, at, kDout), dq(attention_, at, kDq), dk(attention_, at, kDk),
+        dv(attention_, at, kDv);
     const int64_t heads = attention_.query_heads / attention_.groups, width = attention_.head_dim;
     std::vector<double> dk_sums(keys * width), dv_sums(keys * width);
     for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
@@ -150,6 +163,7 @@ class PlayedPlan : public CudnnPlan {
 
   const CudnnAttention attention_;
   const int64_t workspace_bytes_;
+  const bool ignores_lse_strides_;
 };
 
 class PlayedCudnn : public CudnnPlanMaker {
@@ -157,11 +171,12 @@ class PlayedCudnn : public CudnnPlanMaker {
   std::unique_ptr<CudnnPlan> Make(const CudaStream&, const CudnnAttention& attention) override {
     made.push_back(attention);
     if (workspace_bytes < 0) return nullptr;
-    return std::make_unique<PlayedPlan>(attention, workspace_bytes);
+    return std::make_unique<PlayedPlan>(attention, workspace_bytes, lse_strides);
   }
 
   std::vector<CudnnAttention> made;
   int64_t workspace_bytes = kWorkspace;  // negative: there are no plans
+  LseStrides lse_strides = LseStrides::kHeeded;
 };
 
 struct Case {
@@ -228,6 +243,16 @@ TEST_F(AttentionRunnerTest, SequencesOfOneLengthAgreeWithTheOp) {
 
 TEST_F(AttentionRunnerTest, GroupsOfQueriesAreCopiedTogetherAndTheirGradientsBack) {
   for (bool causal : {true, false}) Expect({{0, 9, 18}, 9, 2, 3, causal}, DType::kBFloat16);
+}
+
+// Backward's kernels for compute capability 8.0 do so before cuDNN 9.26, forward's before 9.12.
+TEST_F(AttentionRunnerTest, KernelsThatIgnoreTheStridesOfTheLogSumExpAgreeWithTheOp) {
+  cudnn_.lse_strides = LseStrides::kIgnoredByBackward;
+  Expect({{0, 9, 18}, 9, 2, 3, true}, DType::kBFloat16);
+  // Another length has other plans.
+  cudnn_.lse_strides = LseStrides::kIgnored;
+  Expect({{0, 8, 16}, 8, 2, 3, true}, DType::kBFloat16);
+  EXPECT_EQ(cudnn_.made.size(), 4u);
 }
 
 TEST_F(AttentionRunnerTest, PackedSequencesAgreeWithTheOp) {
