@@ -12,6 +12,7 @@
 
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/dynamic_shared.cuh"
 #include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/own_attention.h"
 
@@ -408,9 +409,7 @@ void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int6
   if (rows == 0 || heads == 0) return;
   size_t bytes = SharedTiles::Bytes(args);
   if (args.bias_sums != nullptr) bytes += sizeof(float) * kWarps * (2 * args.bias_reach + 1);
-  CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(bytes)),
-           cudaSuccess)
+  CHECK_EQ(AllowDynamicShared(kernel, bytes), cudaSuccess)
       << bytes << " bytes of shared memory for heads of " << args.head_dim << " and "
       << args.value_dim << " channels and a bias that reaches " << args.bias_reach << " positions";
   kernel<<<dim3(Blocks(rows, kWarps), static_cast<unsigned>(heads)), kThreads, bytes,

@@ -14,6 +14,7 @@
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/attention_delta.cuh"
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/dynamic_shared.cuh"
 #include "megatron/ops/cuda/tensor_core.cuh"
 
 namespace megatron::ops::cuda {
@@ -375,9 +376,7 @@ template <typename Kernel>
 void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int64_t rows,
             int64_t heads, size_t shared_bytes) {
   if (rows == 0 || heads == 0) return;
-  CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(shared_bytes)),
-           cudaSuccess);
+  CHECK_EQ(AllowDynamicShared(kernel, shared_bytes), cudaSuccess);
   kernel<<<dim3(Blocks(rows, kBlockRows), static_cast<unsigned>(heads)), kBlockThreads,
            shared_bytes, Handle(stream)>>>(args);
   CheckLaunched("attention by tensor cores");

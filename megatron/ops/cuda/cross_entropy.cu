@@ -2,6 +2,7 @@
 
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/dynamic_shared.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/weighted_sum.h"
 
@@ -228,8 +229,7 @@ void LaunchLossAndGradient(const Stream& stream, const LossRows& rows, T* logits
   const auto kernel = LossAndGradient<T, N>;
   int64_t kept = weight_T == nullptr ? 0 : rows.CountedVectors<N>();
   if (kept * kBytes > kUnaskedBytes) {
-    const bool is_given = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(kAskedBytes)) == cudaSuccess;
+    const bool is_given = AllowDynamicShared(kernel, kAskedBytes) == cudaSuccess;
     if (!is_given) cudaGetLastError();  // the device has less, and the next launch has no error
     kept = std::min(kept, (is_given ? kAskedBytes : kUnaskedBytes) / kBytes);
   }

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "megatron/ops/cuda/attention.cuh"
+#include "megatron/ops/cuda/dynamic_shared.cuh"
 #include "megatron/ops/cuda/hopper/tensor_map.cuh"
 #include "megatron/ops/cuda/hopper/tiles.cuh"
 
@@ -96,7 +97,6 @@ inline TensorMap MapOfKeys(DType dtype, const AttentionArgs& args, const Operand
 }
 
 #ifdef MEGATRON_EMULATED_CUDA
-inline int CurrentDevice() { return 0; }
 inline bool DeviceIsHopper() { return true; }
 inline int Multiprocessors() { return 3; }
 template <typename Kernel>
@@ -104,11 +104,6 @@ bool HasCode(Kernel) {
   return true;
 }
 #else
-inline int CurrentDevice() {
-  int device;
-  CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
-  return device;
-}
 inline bool DeviceIsHopper() {
   int major;
   CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, CurrentDevice()),
@@ -165,13 +160,7 @@ inline bool TakesOperands(const AttentionArgs& args) {
 template <auto kKernel, int kBytes>
 void AllowShared() {
   static_assert(kBytes + kSlack + kStaticShared <= kMostShared, "more than a block can have");
-  static std::atomic<uint64_t> allowed{0};
-  const uint64_t device = DeviceBit();
-  if ((allowed & device) != 0) return;
-  CHECK_EQ(
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes + kSlack),
-      cudaSuccess);
-  allowed |= device;
+  CHECK_EQ(AllowDynamicShared(kKernel, kBytes + kSlack), cudaSuccess);
 }
 
 // Calls body with the dtype and the head dim as types.
