@@ -131,7 +131,8 @@ PretrainRun RunPreparation::Begin(PlannedPretraining planned) const {
   return run;
 }
 
-absl::StatusOr<RunLock> RunPreparation::OpenDirectories(const PretrainRun& run) const {
+absl::StatusOr<RunLock> RunPreparation::OpenDirectories(const PretrainRun& run,
+                                                        bool is_locked) const {
   const LaunchEnvironment& launch = process_.launch();
   const ProfileOptions& profile = run.options().profile;
   if (profile.enabled && (!process_.one_of_several() || profile.Covers(launch.rank))) {
@@ -145,21 +146,23 @@ absl::StatusOr<RunLock> RunPreparation::OpenDirectories(const PretrainRun& run) 
     MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
                              _ << "for parallel.param_offload_path");
   }
-  if (shared_.recovery->goes_on()) return RunLock();
+  if (is_locked) return RunLock();
   return OpenSaveDirectory(*run.fs, run.options().checkpoint,
                            RunId(run.training.description.identity), launch.rank,
                            launch.world_size);
 }
 
-// The first process has taken the lock; the others join it.
+// The first process has taken the lock; the others join it. Ranks that go on have the lock, unless
+// one was lost before the first process of all could take it.
 absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
+  const bool is_locked = Consensus(process_.group()).Any(save_lock_.has_value());
   // Before any process makes it anew.
-  const bool looks = process_.is_first() && !shared_.recovery->goes_on();
+  const bool looks = process_.is_first() && !is_locked;
   MEGATRON_RETURN_IF_ERROR(process_.Agree(
       looks ? CheckClaimedDirectory(*run.fs, run.options().checkpoint) : absl::OkStatus()));
-  MEGATRON_ASSIGN_OR_RETURN(RunLock opened, process_.Agree(OpenDirectories(run)));
+  MEGATRON_ASSIGN_OR_RETURN(RunLock opened, process_.Agree(OpenDirectories(run, is_locked)));
   if (save_lock_) return process_.Agree(absl::OkStatus());
-  const bool has_it = process_.is_first() && !shared_.recovery->goes_on();
+  const bool has_it = process_.is_first() && !is_locked;
   absl::StatusOr<RunLock> lock = has_it ? absl::StatusOr<RunLock>(std::move(opened))
                                         : JoinSaveDirectory(run.options().checkpoint);
   MEGATRON_RETURN_IF_ERROR(process_.Agree(lock.status()));

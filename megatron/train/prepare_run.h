@@ -77,8 +77,9 @@ class RunPreparation {
   absl::StatusOr<std::vector<GpuShare>> GpusToCheck(const RunOptions& options) const;
   // Returns what needs nothing opened.
   PretrainRun Begin(PlannedPretraining planned) const;
-  // Makes the directories that this process writes to. The first process locks that of checkpoints.
-  absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
+  // Makes the directories that this process writes to. The first process locks that of checkpoints,
+  // unless the run has it already.
+  absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run, bool is_locked) const;
   absl::Status TakeSaveLock(const PretrainRun& run);
   // TrainingRun::keep_save_lock of a run with these options.
   absl::StatusOr<bool> KeepSaveLock(const CheckpointOptions& checkpoint, bool is_first);

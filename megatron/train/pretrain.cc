@@ -310,6 +310,7 @@ int PretrainProcess::Run() {
 }
 
 int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
+  if (read.ok()) recovery_.BeginPlan(read->config);
   absl::StatusOr<AcceptedRun> accepted = preparation_.Plan(std::move(read), layout_);
   if (!accepted.ok()) return Leave(accepted.status());
   const RunOptions& options = accepted->options();

@@ -9,8 +9,16 @@
 #include "megatron/base/steady_now.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/failure/exit_status.h"
+#include "megatron/train/trainer/parallel_section.h"
 
 namespace megatron {
+
+void RankRecovery::BeginPlan(const config::PretrainConfig& config) {
+  // Who goes on knows the layout, with its order of ranks, from the world before.
+  if (sizes_ || !config.parallel().topology_file().empty()) return;
+  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(config.parallel());
+  if (sizes.ok()) Plan(*sizes, !config.checkpoint().save().empty());
+}
 
 bool RankRecovery::LostOthers() const {
   if (!ranks_.in_process_recovery || job_ == nullptr) return false;

@@ -14,6 +14,7 @@
 #include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/regroup.h"
+#include "megatron/train/config/config.pb.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/launch/rank_job.h"
 #include "megatron/train/rank/pretrain_run.h"
@@ -35,6 +36,9 @@ class RankRecovery {
     job_ = job;
     left_at_ = start;
   }
+  // The run of this configuration is about to be planned. From now on ranks may be lost, unless a
+  // topology file is still to choose the order of ranks.
+  void BeginPlan(const config::PretrainConfig& config);
   // The run that is planned.
   void Plan(const ParallelSizes& sizes, bool has_checkpoints) {
     sizes_ = sizes;

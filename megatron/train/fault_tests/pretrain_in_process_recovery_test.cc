@@ -2,7 +2,9 @@
 // of all steps are those of the undisturbed run, and no step is missing. An argument is the number
 // of kills at random moments; more than one makes a test of its own.
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -84,6 +86,49 @@ TEST_F(PretrainInProcessRecoveryTest, TheOthersGoOnFromTheirMemoryAndShareTheBat
   // The run goes on, and nobody needs to know what the ranks were at.
   EXPECT_THAT(outcome.output, Not(HasSubstr("what the ranks were at")));
   ExpectSameCurve("whole", "recovered", 60);
+}
+
+// Only the first rank reads the file of figures, and is stopped there while the others wait for it.
+// Nobody has a plan of the run, or the directory of checkpoints, when rank 2 is lost.
+TEST_F(PretrainInProcessRecoveryTest, ARankMayBeLostWhileAllPlanTheRun) {
+  const std::string figures = Path("hardware.textproto");
+  // The reader of the comment has a long way to go.
+  ASSERT_TRUE(WriteFileAtomically(
+                  PosixFileSystem(), figures,
+                  absl::StrCat("hardware { name: 'mine' fp32_tflops: 0.1 bf16_tflops: 0.1 "
+                               "memory_gib: 16 memory_gb_per_s: 20 link_gb_per_s: 8 domain: 64 "
+                               "network_gb_per_s: 1 cores: 8 thread_efficiency: 0.9 }\n#",
+                               std::string(size_t{16} << 20, ' '), "\n"))
+                  .ok());
+  const Arguments args = Joined(Joined(Base(3, 20), Replacements(0)),
+                                {absl::StrCat("--set=system.hardware_file=\"", figures, "\"")});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const int accesses = inotify_init1(IN_CLOEXEC);
+  ASSERT_GE(accesses, 0);
+  ASSERT_GE(inotify_add_watch(accesses, figures.c_str(), IN_OPEN | IN_CLOSE_NOWRITE), 0);
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+  bool was_read = false;  // by the program, before it started the ranks
+  pid_t first = -1;
+  while (first <= 0) {
+    pollfd readable = {accesses, POLLIN, 0};
+    inotify_event event;
+    if (poll(&readable, 1, 60000) != 1 || read(accesses, &event, sizeof(event)) != sizeof(event))
+      break;
+    if ((event.mask & IN_OPEN) != 0 && was_read) first = RankOf(pid, 0);
+    was_read |= (event.mask & IN_CLOSE_NOWRITE) != 0;
+  }
+  close(accesses);
+  ASSERT_GT(first, 0) << ReadTextFile(log);
+  kill(first, SIGSTOP);
+  Signal(pid, 2, SIGKILL);
+  WaitFor("rank 2 was ended by signal 9", log);
+  kill(first, SIGCONT);
+  const Outcome outcome = FinishProgram(pid, log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("training goes on after iteration 0 without rank 2: 2 ranks"));
+  ExpectSameCurve("whole", "recovered", 20);
 }
 
 // The first rank led the others, and the last one wrote the metrics.
