@@ -1,6 +1,9 @@
 #include "megatron/train/rank_recovery.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,6 +15,12 @@
 #include "megatron/train/trainer/parallel_section.h"
 
 namespace megatron {
+namespace {
+
+// The time for which a step waits for the job's store. Its process may be suspended.
+constexpr auto kStorePatience = std::chrono::milliseconds(250);
+
+}  // namespace
 
 void RankRecovery::BeginPlan(const config::PretrainConfig& config) {
   // Who goes on knows the layout, with its order of ranks, from the world before.
@@ -60,10 +69,17 @@ std::function<bool()> RankRecovery::OthersCome() {
   while (next <= most && !fits_(next)) ++next;
   if (next > most) return nullptr;
   const int64_t missing = int64_t{ranks_of_model} * next - launch_.world_size;
-  return [this, missing, last = absl::InfinitePast()]() mutable {
-    if (SteadyNow() < last + absl::Seconds(1)) return false;
-    last = SteadyNow();
-    return job_->CountWaiting() >= missing;
+  auto waiting = std::make_shared<std::future<int64_t>>();
+  return [job = job_, missing, waiting, last = absl::InfinitePast()]() mutable {
+    auto patience = std::chrono::milliseconds(0);
+    if (!waiting->valid()) {
+      if (SteadyNow() < last + absl::Seconds(1)) return false;
+      last = SteadyNow();
+      *waiting = std::async(std::launch::async, [job] { return job->CountWaiting(); });
+      patience = kStorePatience;
+    }
+    if (waiting->wait_for(patience) != std::future_status::ready) return false;
+    return waiting->get() >= missing;
   };
 }
 

@@ -56,7 +56,8 @@ class RankRecovery {
   void LeaveWorld() { left_at_ = SteadyNow(); }
   // Makes a world of the processes that go on. Returns whether this one does.
   absl::StatusOr<bool> Regroup();
-  // Returns TrainingRun::others_come of the first rank.
+  // Returns TrainingRun::others_come of the first rank, for the world that there is. Its end waits
+  // for the store where that has not answered yet.
   std::function<bool()> OthersCome();
   // Describes in `run` the world that this process has come to.
   void DescribeGoingOn(TrainingRun* run);

@@ -366,6 +366,27 @@ TEST_F(PretrainInProcessRecoveryTest, AStoppedRankIsLeftOutAndReplaced) {
   ExpectSameCurve("whole", "recovered", 60);
 }
 
+// The launcher has the store, which the first rank asks each second whether others have come.
+TEST_F(PretrainInProcessRecoveryTest, RanksTrainWhileTheirLauncherIsStoppedAndOthersAreMissing) {
+  const std::string log = Path("log.txt");
+  const pid_t pid =
+      Start(Joined({SaveTo("recovered")},
+                   Joined(Joined(Base(3, 1000000), Replacements(0)),
+                          {"--set=train.log_interval=1000000"})),  // nobody reads lines then
+            log);
+  WaitFor("first step done", log);
+  Signal(pid, 1, SIGKILL);
+  WaitFor("without rank 1: 2 ranks", log);
+  kill(pid, SIGSTOP);
+  absl::SleepFor(absl::Seconds(2));
+  WaitForSteps("recovered", 5, log);
+  kill(pid, SIGCONT);
+  kill(pid, SIGTERM);
+  const Outcome outcome = FinishProgram(pid, log);
+  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+  EXPECT_EQ(CountOf(outcome.output, "training goes on after"), 1) << outcome.output;
+}
+
 TEST_F(PretrainInProcessRecoveryTest, WhatCannotGoOnEndsAndIsStartedAgain) {
   const Arguments args = Joined(Joined(Base(2, 60), Replacements(0)),
                                 {"--set=checkpoint.save_interval=4", "--set=parallel.restarts=2"});
