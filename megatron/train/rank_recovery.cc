@@ -40,14 +40,17 @@ bool RankRecovery::LostOthers() const {
 
 std::vector<KeptPart> RankRecovery::KeptParts() const {
   std::vector<KeptPart> parts;
-  if (!kept_.state) return parts;
   const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
-  const bool is_of_rank =
-      grid.ok() && grid->Coordinate(launch_.rank, Axis::kTensor) == kept_.state->tensor_rank &&
-      grid->Coordinate(launch_.rank, Axis::kPipeline) == kept_.state->pipeline_rank;
-  if (!is_of_rank) return parts;
-  for (const KeptShard& shard : kept_.state->shards)
-    parts.push_back({shard.common.progress.iteration, shard.shard, kept_.state->sharing.count});
+  if (!grid.ok()) return parts;
+  for (const std::optional<KeptState>* kept : {&kept_.state, &kept_.before}) {
+    if (!kept->has_value()) continue;
+    const KeptState& state = **kept;
+    const bool is_of_rank = grid->Coordinate(launch_.rank, Axis::kTensor) == state.tensor_rank &&
+                            grid->Coordinate(launch_.rank, Axis::kPipeline) == state.pipeline_rank;
+    if (!is_of_rank) continue;
+    for (const KeptShard& shard : state.shards)
+      parts.push_back({shard.common.progress.iteration, shard.shard, state.sharing.count});
+  }
   return parts;
 }
 

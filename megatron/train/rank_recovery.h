@@ -17,7 +17,7 @@
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/launch/rank_job.h"
-#include "megatron/train/rank/pretrain_run.h"
+#include "megatron/train/rank/kept_rank.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/training_loop.h"
 

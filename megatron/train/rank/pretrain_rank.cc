@@ -139,10 +139,9 @@ void PretrainRank::DescribeCompression() {
 }
 
 absl::Status PretrainRank::TakeOver() {
-  std::optional<KeptState>& kept = run_.kept->state;
-  MEGATRON_ASSIGN_OR_RETURN(
-      evaluated_iteration_,
-      RestoreKeptState(kept ? &*kept : nullptr, *run_.state_in_memory, trainer_.get()));
+  const StateInMemory& state = *run_.state_in_memory;
+  MEGATRON_ASSIGN_OR_RETURN(evaluated_iteration_,
+                            RestoreKeptState(run_.kept->Of(state), state, trainer_.get()));
   return absl::OkStatus();
 }
 
@@ -188,7 +187,14 @@ absl::Status PretrainRank::Prepare() {
   MEGATRON_RETURN_IF_ERROR(RestoreOrInitialize());
   MEGATRON_RETURN_IF_ERROR(trainer_->CopyShards(evaluated_iteration_.value_or(-1)));
   has_state_ = true;
-  if (run_.kept != nullptr) run_.kept->state.reset();
+  // One that comes out of this knows that all have their copies, and one that is held up in it does
+  // not: it keeps both.
+  if (trainer_->shard_copies() != nullptr) {
+    world_.Barrier(Stream::Cpu(&pool_));
+    MEGATRON_RETURN_IF_ERROR(world_.status());
+  }
+  all_have_state_ = true;
+  if (run_.kept != nullptr) run_.kept->ForgetState();
   MEGATRON_ASSIGN_OR_RETURN(const std::optional<IslandLink::Round> joined,
                             trainer_->JoinIslands([] { return StopSignal() != 0; }));
   if (joined) console_.PrintLine(DescribeJoining(*joined));
@@ -221,7 +227,12 @@ ExitCode PretrainRank::Train() {
 
 void PretrainRank::Keep(KeptRank* kept) {
   if (!has_state_) return;
-  kept->state = KeepState(*trainer_, evaluated_iteration_.value_or(-1));
+  std::optional<KeptState> mine = KeepState(*trainer_, evaluated_iteration_.value_or(-1));
+  if (all_have_state_ || !run_.state_in_memory) {
+    kept->Keep(std::move(mine));
+  } else {
+    kept->KeepBeside(*run_.state_in_memory, std::move(mine));
+  }
   if (last_step_) kept->last_step = last_step_;
   if (unwritten_metrics_) kept->unwritten_metrics = *std::move(unwritten_metrics_);
 }

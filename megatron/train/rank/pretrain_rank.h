@@ -24,6 +24,7 @@
 #include "megatron/train/metrics/rank_console.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_metrics.h"
+#include "megatron/train/rank/kept_rank.h"
 #include "megatron/train/rank/pretrain_run.h"
 #include "megatron/train/trainer/trainer.h"
 
@@ -41,8 +42,8 @@ class PretrainRank {
 
   // Whether it has left so that other processes become ranks of the run.
   bool makes_room() const { return makes_room_; }
-  // Copies what ranks go on from to `kept`, after Run(). That stays as it is where this rank has
-  // not come so far that it had a state.
+  // Copies what ranks go on from to `kept`, after Run(): also what they began with, unless all have
+  // come so far that they had a state. `kept` stays as it is where this rank has not.
   void Keep(KeptRank* kept);
 
   // This rank's current work, for its monitor.
@@ -83,7 +84,8 @@ class PretrainRank {
   CallRecord calls_;                 // of its groups, where steps are computed again
   std::unique_ptr<Trainer> trainer_;
   RunTotals totals_;  // set when training has ended
-  bool has_state_ = false, makes_room_ = false;
+  bool has_state_ = false, all_have_state_ = false;
+  bool makes_room_ = false;
   std::optional<int64_t> evaluated_iteration_;  // TrainingLoop::Rank's, and then the loop's
   std::optional<StepMetrics> last_step_;
   std::optional<std::string> unwritten_metrics_;  // unset before the loop has run

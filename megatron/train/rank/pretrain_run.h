@@ -15,10 +15,10 @@
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/attention/choose_attention.h"
 #include "megatron/train/command_line/user_commands.h"
-#include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/preflight/device_links.h"
 #include "megatron/train/preflight/open_checkpoint.h"
 #include "megatron/train/rank/device_calls.h"
+#include "megatron/train/rank/kept_rank.h"
 #include "megatron/train/trainer/kept_state.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -44,13 +44,6 @@ struct PieceOfWork {
 // A function that is called for each piece on the thread that does it, so that a program can watch
 // its ranks.
 using PieceListener = std::function<void(const PieceOfWork&)>;
-
-// What a process keeps in memory while the ranks of its run change.
-struct KeptRank {
-  std::optional<KeptState> state;
-  std::optional<StepMetrics> last_step;  // the last one that was made
-  std::string unwritten_metrics;         // GoingOn::unwritten_metrics
-};
 
 // The inputs that the ranks of a process share; none of them changes while they run.
 struct PretrainRun {
