@@ -101,8 +101,11 @@ void RankRecovery::DescribeGoingOn(TrainingRun* run) {
 absl::StatusOr<bool> RankRecovery::Regroup() {
   makes_room_ = false;
   MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job_->Regroup(KeptParts(), Rules()));
-  if (goes_on) sizes_->data = job_->plan()->data_size;
-  return goes_on;
+  if (!goes_on) return false;
+  sizes_->data = job_->plan()->data_size;
+  // The others may have made its last step again without it, in another layout.
+  if (has_come()) kept_.ForgetState();
+  return true;
 }
 
 }  // namespace megatron

@@ -47,6 +47,8 @@ class RankRecovery {
 
   // Whether ranks have met anew since the launch.
   bool goes_on() const { return job_ != nullptr && job_->plan() != nullptr; }
+  // Whether this process was no rank of the world before, and others have taken it in.
+  bool has_come() const { return goes_on() && job_->plan()->ranks[job_->launch().rank].has_come; }
   // Whether other ranks were lost, and this process may go on without them. Safe for threads.
   bool LostOthers() const;
   bool MayGoOn() const { return job_ != nullptr && sizes_ && (makes_room_ || LostOthers()); }

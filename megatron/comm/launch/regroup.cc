@@ -225,7 +225,8 @@ std::string EncodeRegroupPlan(const RegroupPlan& plan) {
                                   plan.iteration, " ", plan.parts, " ", plan.data_size, "\n",
                                   absl::StrReplaceAll(plan.reason, {{"\n", " "}}));
   for (const RegroupPlan::Rank& rank : plan.ranks)
-    absl::StrAppend(&text, "\n", rank.comer, " ", rank.place, " ", rank.host);
+    absl::StrAppend(&text, "\n", rank.comer, " ", rank.place, " ", rank.has_come ? 1 : 0, " ",
+                    rank.host);
   return text;
 }
 
@@ -242,12 +243,13 @@ absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text) {
     return garbage;
   plan.reason = lines[1];
   for (size_t i = 2; i < lines.size(); ++i) {
-    const std::vector<std::string> parts = absl::StrSplit(lines[i], absl::MaxSplits(' ', 2));
+    const std::vector<std::string> parts = absl::StrSplit(lines[i], absl::MaxSplits(' ', 3));
     RegroupPlan::Rank rank;
-    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &rank.comer) ||
-        !absl::SimpleAtoi(parts[1], &rank.place))
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &rank.comer) ||
+        !absl::SimpleAtoi(parts[1], &rank.place) || (parts[2] != "0" && parts[2] != "1"))
       return garbage;
-    rank.host = parts[2];
+    rank.has_come = parts[2] == "1";
+    rank.host = parts[3];
     plan.ranks.push_back(std::move(rank));
   }
   const bool is_whole = plan.ends ? plan.ranks.empty()
@@ -299,8 +301,9 @@ RegroupPlan PlanRegroup(const std::vector<Comer>& comers, const RegroupRules& ru
     for (size_t replica = 0; replica < replicas.size(); ++replica) {
       const int comer = replicas[replica][position];
       const Comer& who = comers[comer];
-      plan.ranks[copies[position][replica]] = {comer + 1, who.place, who.host};
-      if (who.rank < 0) ++joined;
+      const bool has_come = who.rank < 0;
+      plan.ranks[copies[position][replica]] = {comer + 1, who.place, who.host, has_come};
+      if (has_come) ++joined;
     }
   }
   plan.reason = Describe(lost, joined);

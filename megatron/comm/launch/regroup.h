@@ -59,6 +59,7 @@ struct RegroupPlan {
     int comer = 0;  // which of those that came, from 1
     int place = 0;
     std::string host;
+    bool has_come = false;  // it was no rank of the world before
   };
   std::vector<Rank> ranks;  // by rank of the next world
 

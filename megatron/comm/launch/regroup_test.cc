@@ -191,13 +191,19 @@ TEST(PlanRegroup, AProcessThatWasLostAsItCameIsNone) {
 }
 
 TEST(RegroupPlan, IsReadAsItIsWritten) {
-  const RegroupPlan plan = PlanRegroup(All(4, {1}, 7), Rules(1, 1, 4));
+  std::vector<Comer> comers = All(4, {1}, 7);
+  comers.push_back({1, "a host", -1, {}});
+  const RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 4));
   const auto read = DecodeRegroupPlan(EncodeRegroupPlan(plan));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(EncodeRegroupPlan(*read), EncodeRegroupPlan(plan));
+  ASSERT_EQ(read->ranks.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(read->ranks[rank].has_come, rank == 3) << rank;
+  EXPECT_EQ(read->ranks[3].place, 1);
+  EXPECT_EQ(read->ranks[3].host, "a host");
   for (const char* garbage :
-       {"", "go", "go 1 1 2", "go 1 1 2\n", "go 1 1 0\nx\n1 1 h", "go x 1 2\nx", "go 1 0 2\nx",
-        "end -1 1 0\nx\n1 1 h", "go 1 1 2\nx\n1 1 h\n2 h"})
+       {"", "go", "go 1 1 2", "go 1 1 2\n", "go 1 1 0\nx\n1 1 0 h", "go x 1 2\nx", "go 1 0 2\nx",
+        "end -1 1 0\nx\n1 1 0 h", "go 1 1 2\nx\n1 1 0 h\n2 h", "go 1 1 2\nx\n1 1 0 h\n2 2 yes h"})
     EXPECT_FALSE(DecodeRegroupPlan(garbage).ok()) << garbage;
 }
 
