@@ -68,7 +68,7 @@ absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> re
   if (process_.is_first())
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
   MEGATRON_ASSIGN_OR_RETURN(accepted.facts, process_.Agree(std::move(facts)));
-  // Ranks that go on have met with what they hold. Whoever lacks something then fails alone, when it
+  // Ranks that go on have met with what they hold. Whoever lacks memory then fails alone, when it
   // asks for it: a check that all agree on would end the others with it.
   if (!shared_.recovery->goes_on()) {
     MEGATRON_RETURN_IF_ERROR(CheckResources(options, accepted.run.plan));

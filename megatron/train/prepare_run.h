@@ -41,7 +41,8 @@ struct AcceptedRun {
   const RunOptions& options() const { return run.options; }
 };
 
-// All processes of a run go through the same calls, and what goes wrong in one is the error of all.
+// All processes of a run go through the same calls, and what goes wrong in one is the error of all,
+// unless it leaves alone (RunProcess).
 // It holds the lock on the directory of checkpoints from the first Prepare on, also while the run
 // goes on with other ranks.
 class RunPreparation {

@@ -109,8 +109,12 @@ class PretrainProcess {
   // Returns the failure that ends this process after its world has failed.
   absl::Status FailureOf(const absl::Status& world) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks);
-  // Prints the error, which all processes know, once. Returns the exit code.
+  // Prints the error once, which all processes know or this one alone. Returns the exit code.
   int Leave(const absl::Status& error) const;
+  // Whether this process leaves the others with an error that they do not know.
+  bool IsOwn(const absl::Status& error) const {
+    return process_.leaves_alone() && ExitCodeOf(error) == kExitHang;
+  }
   // Returns the cores of the ranks of this machine, by their numbers on it; none where they are not
   // bound, or where the machine does not say which it has.
   std::vector<CoreShare> OpenCores(const RunOptions& options) const;
@@ -143,7 +147,7 @@ absl::Time PretrainProcess::RunStart() const {
 int PretrainProcess::Leave(const absl::Status& error) const {
   if (process_.job() != nullptr && !job().world().status().ok()) {
     monitor_->WaitUntilReported();
-  } else if (process_.is_reporting_rank()) {
+  } else if (process_.is_reporting_rank() || IsOwn(error)) {
     PrintError(error);
   }
   return ExitCodeOf(error);
@@ -226,6 +230,8 @@ absl::StatusOr<std::string> PretrainProcess::SharedText(
 
 void PretrainProcess::Watch() {
   process_.EnterWorld();
+  // Until it has prepared the run, the others have lost nothing if it ends.
+  if (recovery_.has_come()) process_.set_leaves_alone(true);
   // The others can go on without this process, and an abort tells that it is lost: a code of its
   // own would be the failure of all.
   if (ranks_.in_process_recovery) SetExitCodeForWantOfMemory(kAbortForWantOfMemory);
@@ -328,6 +334,7 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   }
   const absl::StatusOr<PretrainRun> run = preparation_.Prepare(&*accepted);
   if (!run.ok()) return Leave(run.status());
+  process_.set_leaves_alone(false);
   if (process_.is_reporting_rank() && !recovery_.goes_on()) {
     RanksOfMachine here;
     here.ranks = process_.RanksHere(run->options());

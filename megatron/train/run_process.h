@@ -12,7 +12,6 @@
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/train/launch/rank_job.h"
-#include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
@@ -44,11 +43,14 @@ class RunProcess {
   void EnterWorld();
   void LeaveWorld() { group_ = ProcessGroup(); }
 
+  // Whether the others go on without this process if it ends now. An error of its own is not theirs
+  // then.
+  void set_leaves_alone(bool leaves_alone) { leaves_alone_ = leaves_alone; }
+  bool leaves_alone() const { return leaves_alone_; }
   // Waits for the other processes and goes on if none has an error. Else all return that of the
-  // first which has.
-  absl::Status Agree(const absl::Status& mine) const {
-    return Consensus(group_).FirstFailure(mine);
-  }
+  // first which has. One that leaves alone returns its own at once, with kExitHang, and its caller
+  // ends it: the others miss it.
+  absl::Status Agree(const absl::Status& mine) const;
   template <typename T>
   absl::StatusOr<T> Agree(absl::StatusOr<T> mine) const {
     MEGATRON_RETURN_IF_ERROR(Agree(mine.status()));
@@ -64,6 +66,7 @@ class RunProcess {
   const bool one_of_several_;
   std::unique_ptr<RankJob> job_;
   ProcessGroup group_;
+  bool leaves_alone_ = false;
 };
 
 }  // namespace megatron

@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <utility>
@@ -215,6 +217,44 @@ TEST_F(PretrainInProcessRecoveryTest, AReplacementWithAnotherConfigurationEndsAl
     ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
     ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), file, begun).ok());
   }
+}
+
+// What is at the path of the program is another one when the rank is started again: one that stands
+// where the file of a task is not.
+TEST_F(PretrainInProcessRecoveryTest, AReplacementThatLacksAFileOfTheOthersIsLostAlone) {
+  const std::string here = Path("here"), elsewhere = Path("elsewhere"), program = Path("program");
+  for (const std::string& directory : {here, elsewhere})
+    ASSERT_TRUE(PosixFileSystem().CreateDirs(directory).ok());
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "Tom was happy and Ana was sad. ";
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), here + "/text.txt", text).ok());
+  Arguments command = Command(
+      Joined({SaveTo("recovered"), "--set=train.eval_tasks=wikitext103=/proc/self/cwd/text.txt",
+              "--set=train.eval_tasks_interval=6000000"},
+             Joined(Base(3, 1000000), Replacements(1))));
+  const std::string installed = command[0];
+  ASSERT_TRUE(std::filesystem::copy_file(installed, program,
+                                         std::filesystem::copy_options::overwrite_existing));
+  command[0] = program;
+  const std::string log = Path("log.txt");
+  const pid_t pid =
+      StartProgram(Joined({"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", here}, command), log);
+  WaitFor("first step done", log);
+  const std::string next = Path("next");
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), next,
+                                  absl::StrCat("#!/bin/sh\ncd '", elsewhere, "' && exec '",
+                                               installed, "' \"$@\"\n"))
+                  .ok());
+  ASSERT_EQ(chmod(next.c_str(), 0700), 0);
+  ASSERT_TRUE(PosixFileSystem().Rename(next, program).ok());
+  Signal(pid, 1, SIGKILL);
+  WaitFor("rank 1 ended with code 31", log);
+  WaitForSteps("recovered", 5, log);
+  kill(pid, SIGTERM);
+  const Outcome outcome = FinishProgram(pid, log);
+  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("for train.eval_tasks; the others go on without this process"));
 }
 
 // With a few more addresses a rank meets the others anew, and lacks those of a rank's usual need.
