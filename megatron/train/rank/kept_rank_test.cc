@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/train/trainer/kept_state.h"
 
 namespace megatron {
 namespace {
