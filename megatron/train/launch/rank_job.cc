@@ -134,6 +134,17 @@ absl::Status RankJob::CompareConfiguration(const absl::StatusOr<std::string>& mi
   return left.ok() ? left : JoinError(launched_, left);
 }
 
+absl::StatusOr<bool> RankJob::AwaitAttemptAfter(int64_t attempt, absl::Time deadline) {
+  while (SteadyNow() < deadline && StopSignal() == 0) {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t newest, regroup_->NewestAttempt());
+    if (newest > attempt) return true;
+    // This takes a while where the answer is no.
+    MEGATRON_ASSIGN_OR_RETURN(const bool is_open, regroup_->IsOpen());
+    if (is_open) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<bool> RankJob::MakeFirstWorld(bool is_late) {
   // Whom the lost process had met would miss it in the attempt that it was in.
   if (is_late) {
@@ -164,6 +175,10 @@ absl::StatusOr<bool> RankJob::MakeFirstWorld(bool is_late) {
       absl::SleepFor(kDescriptorPause);
       // Those that it has met would miss it in the attempt that it was in.
       MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
+    } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+      // A rank was lost that this one had met. The process in its place begins another attempt.
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, AwaitAttemptAfter(attempt, deadline));
+      if (!goes_on) return status;
     } else if (!absl::IsCancelled(status)) {
       return status;
     }

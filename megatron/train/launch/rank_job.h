@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/regroup.h"
 #include "megatron/comm/launch/tcp_job.h"
@@ -70,6 +71,9 @@ class RankJob {
   // The first rank leaves its configuration in the store. A process that is late, in the place of a
   // lost rank, compares its own with that, if it is there.
   absl::Status CompareConfiguration(const absl::StatusOr<std::string>& mine, bool is_late);
+  // Waits for a newer attempt to make the world of the launch, or until the others have it. False:
+  // neither came in time, or this process is asked to stop.
+  absl::StatusOr<bool> AwaitAttemptAfter(int64_t attempt, absl::Time deadline);
   // Makes the world of the launch. False: the others have one without this process.
   absl::StatusOr<bool> MakeFirstWorld(bool is_late);
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;

@@ -135,6 +135,56 @@ TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatE
   LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
 }
 
+// Rank 2 is lost when it has connected to the first rank, which has all its connections then, and
+// not yet to the second one.
+TEST(RankJobTest, ARankThatIsLostAsItConnectsToTheOthersIsStartedAgainAndTheyFollow) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const auto launch_of = [&](int rank) {
+    return LaunchOf(rank, kRanks, (*server)->endpoint().port);
+  };
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.start_timeout = absl::Minutes(1);
+  options.heartbeat_timeout = kHeartbeatTimeout;
+  std::vector<std::unique_ptr<RankJob>> jobs(kRanks);
+  std::vector<std::thread> threads;
+  const auto join = [&](int rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options, "");
+      ASSERT_THAT(job, IsOk());
+      jobs[rank] = *std::move(job);
+    });
+  };
+  join(0);
+  join(1);
+  std::thread lost([&] {
+    TcpWorldOptions to_the_first;
+    to_the_first.route = [](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+      if (peer == 0) return address;
+      return absl::AbortedError("lost");
+    };
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret, to_the_first);
+    ASSERT_THAT(job, IsOk());
+    Regroup regroup(&(*job)->store(), kHeartbeatTimeout);
+    EXPECT_THAT(regroup.CountStarts(2), IsOkAndHolds(1));
+    EXPECT_THAT((*job)->MakeWorld(2, kRanks, "world", absl::Minutes(1)),
+                StatusIs(absl::StatusCode::kAborted));
+    // All of its connections end here.
+  });
+  lost.join();
+  join(2);
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_NE(jobs[rank], nullptr) << rank;
+    EXPECT_EQ(jobs[rank]->plan(), nullptr);
+    EXPECT_EQ(jobs[rank]->launch().rank, rank);
+    EXPECT_EQ(jobs[rank]->world().size(), kRanks);
+  }
+}
+
 // Ranks 0 and 1 make the first world with one configuration; then a process comes for rank 1.
 TEST(RankJobTest, AProcessWithAnotherConfigurationThanTheRunDoesNotComeToTheOthers) {
   const JobSecret secret = JobSecret::Random();
