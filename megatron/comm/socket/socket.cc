@@ -163,9 +163,15 @@ absl::StatusOr<Socket> ListenTcp(const Endpoint& at) {
 
 absl::StatusOr<Socket> ConnectTcp(const Endpoint& to, absl::Time deadline) {
   MEGATRON_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(to, 0));
+  int left = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next)
+    ++left;
   absl::Status failure;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    absl::StatusOr<Socket> socket = ConnectTo(*address, deadline);
+    // Where packets to one address are dropped silently, as those to an IPv6 address may be, the
+    // next one has time, too.
+    const absl::Time now = SteadyNow();
+    absl::StatusOr<Socket> socket = ConnectTo(*address, now + (deadline - now) / left--);
     if (socket.ok()) return socket;
     failure = socket.status();
   }

@@ -46,7 +46,7 @@ class Socket {
 //
 // Port 0 asks for any free one.
 absl::StatusOr<Socket> ListenTcp(const Endpoint& at);
-// One attempt at each of the host's addresses.
+// Makes one attempt at each of the host's addresses, which share out the time.
 absl::StatusOr<Socket> ConnectTcp(const Endpoint& to, absl::Time deadline);
 // An accepted connection, ready for use; an invalid Socket if none is waiting.
 absl::StatusOr<Socket> AcceptTcp(const Socket& listener);
