@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<TcpWorld>> TcpWorld::Create(Store* store, const J
   const Stream no_stream = Stream::Meta();
   mesh->Fail(TcpCall(everybody.get(), no_call, "start", no_stream).Run());
   MEGATRON_RETURN_IF_ERROR(mesh->status());
+  mesh->control().AllAreConnected();
   return std::unique_ptr<TcpWorld>(new TcpWorld(std::move(mesh)));
 }
 

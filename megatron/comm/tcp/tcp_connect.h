@@ -37,7 +37,8 @@ struct TcpWorldOptions {
   std::function<bool()> is_over;
   // The longest time that one wait of a call takes.
   absl::Duration deadline = absl::Minutes(10);
-  // A rank that gives no sign of life for the limit is lost, whether or not it is waited for.
+  // A rank that gives no sign of life for the limit is lost, whether or not it is waited for. This
+  // counts from its first sign, or from when all have arrived.
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration silence_limit = absl::Seconds(10);
 };

@@ -169,7 +169,10 @@ void TcpControl::Serve(Peer* peer) {
     heard = peer->channel.Read({begin, finish}, &any);
     ended = !peer->channel.open();
   }
-  if (any) peer->last_heard = absl::ToUnixNanos(SteadyNow());
+  if (any) {
+    peer->last_heard = absl::ToUnixNanos(SteadyNow());
+    peer->is_connected = true;
+  }
   Fail(abort, static_cast<int>(abort_tag) - 1, /*broadcast=*/false);
   if (!heard.ok()) {
     FailBy(peer->rank, absl::StatusCode::kInternal, absl::StrCat("sent ", heard.message()));
@@ -197,7 +200,9 @@ void TcpControl::Tick(absl::Time due) {
       }
     }
     peer->last_heard =
-        std::min(absl::ToUnixNanos(now), peer->last_heard + absl::ToInt64Nanoseconds(away));
+        peer->is_connected
+            ? std::min(absl::ToUnixNanos(now), peer->last_heard + absl::ToInt64Nanoseconds(away))
+            : absl::ToUnixNanos(now);
     if (now > absl::FromUnixNanos(peer->last_heard) + options_.silence_limit) {
       FailBy(
           peer->rank, absl::StatusCode::kDeadlineExceeded,
@@ -207,6 +212,12 @@ void TcpControl::Tick(absl::Time due) {
       FailBy(peer->rank, absl::StatusCode::kUnavailable, "is lost: its data connection ended");
     }
     peer->data_had_ended = peer->data_ended;
+  }
+}
+
+void TcpControl::AllAreConnected() {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->is_connected = true;
   }
 }
 

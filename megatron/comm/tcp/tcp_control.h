@@ -55,6 +55,9 @@ class TcpControl {
   // Tells that the data connection of `peer` has ended. It is lost unless it soon says goodbye.
   void DataEnded(int peer) { peers_[peer]->data_ended = true; }
   bool said_goodbye(int peer) const { return peers_[peer]->said_goodbye; }
+  // Tells that all ranks have their connections. Until then a rank may be connecting to others, and
+  // is not silent before its first heartbeat.
+  void AllAreConnected();
   // Returns whether another rank waits for this one, or did at its last heartbeat.
   bool IsAwaited() const;
   // Sets the status broadcast, which goes to all ranks with every heartbeat until it is replaced;
@@ -85,7 +88,8 @@ class TcpControl {
     const int rank;
     const std::string address;
     TcpChannel channel;
-    std::atomic<int64_t> last_heard;  // nanoseconds
+    std::atomic<int64_t> last_heard;        // nanoseconds
+    std::atomic<bool> is_connected{false};  // to all others: its silence counts
     // Its last status broadcast, and when it came. Guarded by mutex_.
     std::string broadcast;
     absl::Time broadcast_at;

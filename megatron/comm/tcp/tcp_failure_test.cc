@@ -199,7 +199,28 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
   });
 }
 
-// The ranks are like those of a machine that is cut off: one of them is missed first.
+// Rank 0 has all its connections first.
+TEST(TcpFailureTest, RanksThatStillConnectToOthersAreNotSilent) {
+  MemoryStore store;
+  const JobSecret secret = JobSecret::Random();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpWorldOptions options;
+      options.rank = rank;
+      options.size = 3;
+      options.heartbeat_interval = absl::Milliseconds(50);
+      options.silence_limit = absl::Seconds(1);
+      options.route = [&](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+        if (peer == 1) absl::SleepFor(2 * options.silence_limit);
+        return address;
+      };
+      EXPECT_THAT(TcpWorld::Create(&store, secret, options).status(), IsOk());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Ranks that share a machine which has too much to do are silent together.
 TEST(TcpFailureTest, StarvedRanksDoNotLoseEachOther) {
   constexpr absl::Duration kLimit = absl::Seconds(2);
@@ -236,6 +257,7 @@ TEST(TcpFailureTest, StarvedRanksDoNotLoseEachOther) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// The ranks are like those of a machine that is cut off: one of them is missed first.
 TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
   ForEachRank(
       4,
