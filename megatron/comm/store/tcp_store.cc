@@ -27,8 +27,8 @@ namespace {
 // The time beyond a request's own timeout: for the way there and back, and a busy machine.
 constexpr absl::Duration kAnswerTime = absl::Seconds(30);
 constexpr size_t kReadBytes = 1 << 16;
-// The time between two looks for a descriptor.
-constexpr absl::Duration kDescriptorPause = absl::Milliseconds(50);
+// The time before another try to make a connection.
+constexpr absl::Duration kRetryPause = absl::Milliseconds(50);
 
 // One client of the server. Its requests are answered one after another.
 struct Client {
@@ -297,7 +297,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const En
 }
 
 absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
-  // A call that is over, or another part of the process, may give a descriptor back.
+  // A call that is over, or another part of the process, may give a descriptor back. A server to
+  // which very many connect at once drops those that it has not come to.
   const absl::Time until = SteadyNow() + kAnswerTime;
   while (true) {
     {
@@ -309,13 +310,15 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
       }
     }
     absl::StatusOr<Socket> socket = ConnectTcp(server_, SteadyNow() + kAnswerTime);
-    if (socket.ok()) {
-      MEGATRON_RETURN_IF_ERROR(
-          ProveAsConnector(*socket, secret_, ChannelId(), SteadyNow() + kAnswerTime));
-      return socket;
+    absl::Status status = socket.status();
+    bool may_come = absl::IsResourceExhausted(status);
+    if (status.ok()) {
+      status = ProveAsConnector(*socket, secret_, ChannelId(), SteadyNow() + kAnswerTime);
+      if (status.ok()) return socket;
+      may_come = absl::IsUnavailable(status);
     }
-    if (!absl::IsResourceExhausted(socket.status()) || SteadyNow() >= until) return socket;
-    absl::SleepFor(kDescriptorPause);
+    if (!may_come || SteadyNow() >= until) return status;
+    absl::SleepFor(kRetryPause);
   }
 }
 

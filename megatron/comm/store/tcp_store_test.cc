@@ -262,6 +262,33 @@ TEST(TcpStoreTest, ALostServerIsAnErrorAtOnceForThoseWhoWait) {
   EXPECT_THAT(served.client->Set("key", ""), StatusIs(absl::StatusCode::kUnavailable));
 }
 
+// As of a server to which very many connect at once.
+TEST(TcpStoreTest, AConnectionThatTheServerDropsIsMadeAnew) {
+  absl::StatusOr<Socket> listener = ListenTcp({"127.0.0.1", 0});
+  ASSERT_THAT(listener, IsOk());
+  const auto endpoint = LocalEndpoint(*listener);
+  ASSERT_THAT(endpoint, IsOk());
+  Socket same(dup(listener->fd()));
+  ASSERT_TRUE(same.valid());
+  const JobSecret secret = JobSecret::Random();
+  auto server = TcpStoreServer::Create(*std::move(listener), secret);
+  ASSERT_THAT(server, IsOk());
+  const auto client = TcpStoreClient::Connect(*endpoint, secret, kPatience);
+  ASSERT_THAT(client, IsOk());
+  server->reset();
+  // The connection that the client has ends with this call.
+  EXPECT_THAT((*client)->Set("key", "value"), StatusIs(absl::StatusCode::kUnavailable));
+  std::thread late([&] {
+    Socket dropped;
+    while (!dropped.valid()) dropped = *AcceptTcp(same);
+    dropped.Close();
+    server = TcpStoreServer::Create(std::move(same), secret);
+    EXPECT_THAT(server, IsOk());
+  });
+  EXPECT_THAT((*client)->Set("key", "value"), IsOk());
+  late.join();
+}
+
 TEST(TcpStoreTest, APortInUseIsNamed) {
   const ServedStore served;
   EXPECT_THAT(
