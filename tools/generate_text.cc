@@ -16,6 +16,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/text/context_warning.h"
 #include "megatron/train/text/restored_text.h"
 #include "megatron/train/text/text_stream.h"
@@ -89,16 +90,16 @@ absl::Status Continue(InferenceModel* model) {
   if (tokens.empty()) tokens.push_back(model->tokenizer().eod());
   std::printf("%s", prompt.c_str());
   TextStream text(model->tokenizer(), tokens);
-  model->generator().Generate(Sampling(), absl::GetFlag(FLAGS_tokens_to_generate), &tokens,
-                              [&](int32_t token) {
-                                if (token == model->tokenizer().eod()) return false;
-                                std::printf("%s", text.Add(token).c_str());
-                                return std::fflush(stdout) == 0;
-                              });
+  const absl::Status generated = model->generator().Generate(
+      Sampling(), absl::GetFlag(FLAGS_tokens_to_generate), &tokens, [&](int32_t token) {
+        if (token == model->tokenizer().eod()) return false;
+        std::printf("%s", text.Add(token).c_str());
+        return std::fflush(stdout) == 0;
+      });
   std::printf("\n");
   std::fflush(stdout);
   std::fputs(ContextWarning(tokens.size(), model->limits().max_context).c_str(), stderr);
-  return absl::OkStatus();
+  return WithExitCode(generated, kExitNumeric);
 }
 
 absl::Status Generate(const std::vector<std::string>& arguments) {

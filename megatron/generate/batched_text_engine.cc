@@ -316,7 +316,7 @@ void BatchedTextEngine::PlanTokens(const std::vector<int64_t>& counts) {
     for (int64_t i = work->done; i < end; ++i) {
       const bool wants_logits = work->WantsLogits(i);
       step_.push_back({work->slot, static_cast<int32_t>(i), work->tokens[i], wants_logits});
-      if (wants_logits) rows_.push_back({work.get(), i, false, {}});
+      if (wants_logits) rows_.push_back({work.get(), i, {}, {}});
     }
     portions_.emplace_back(work.get(), end - work->done);
   }
@@ -345,9 +345,9 @@ bool BatchedTextEngine::RunStep() {
 void BatchedTextEngine::ScoreRow(Row* row, const float* logits) const {
   const Work& work = *row->work;
   const int64_t next = row->position + 1;
+  row->status = CheckLogits(logits, limits_.vocab_size);
+  if (!row->status.ok()) return;
   const TokenScores scores(logits, limits_.vocab_size);
-  row->is_valid = scores.valid();
-  if (!row->is_valid) return;
   int32_t token;
   if (next < work.prompt_size()) {
     token = work.tokens[next];
@@ -367,8 +367,8 @@ void BatchedTextEngine::Deliver() {
     work->done += count;
   }
   for (const Row& row : rows_) {
-    row.work->is_broken |= !row.is_valid;
-    generated_tokens += row.is_valid && row.position + 1 >= row.work->prompt_size();
+    row.work->status.Update(row.status);
+    generated_tokens += row.status.ok() && row.position + 1 >= row.work->prompt_size();
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -377,7 +377,7 @@ void BatchedTextEngine::Deliver() {
   }
   for (Row& row : rows_) {
     Work* const work = row.work;
-    if (work->is_broken) continue;
+    if (!work->status.ok()) continue;
     const bool is_of_prompt = row.position + 1 < work->prompt_size();
     if (is_of_prompt) work->prompt_scores.push_back(std::move(row.token));
     std::optional<FinishReason> reason;
@@ -394,11 +394,9 @@ void BatchedTextEngine::Deliver() {
 
 void BatchedTextEngine::EndBroken() {
   for (const std::unique_ptr<Work>& work : running_) {
-    if (work == nullptr || !work->is_broken) continue;
-    EndRunning(
-        work.get(), FinishReason::kFailed,
-        absl::InternalError("the model gives no numbers for this text (NaN or infinity): its "
-                            "weights may be damaged, or too large for their type"));
+    if (work == nullptr || work->status.ok()) continue;
+    const absl::Status status = work->status;  // ends with the work
+    EndRunning(work.get(), FinishReason::kFailed, status);
   }
 }
 

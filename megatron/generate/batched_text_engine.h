@@ -83,7 +83,7 @@ class BatchedTextEngine : public TextEngine {
     std::vector<int32_t> tokens;  // the prompt and its continuation
     int64_t done = 0;             // the number of tokens that the model has seen
     std::vector<ScoredToken> prompt_scores;
-    bool is_broken = false;  // the model gave logits that are no numbers
+    absl::Status status;  // why the model cannot go on with this text; OK while it can
 
     int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
     int64_t size() const { return static_cast<int64_t>(tokens.size()); }
@@ -97,7 +97,7 @@ class BatchedTextEngine : public TextEngine {
   struct Row {
     Work* work = nullptr;
     int64_t position = 0;
-    bool is_valid = false;  // its logits are numbers
+    absl::Status status;  // CheckLogits' verdict; there is no token unless it is OK
     ScoredToken token;
   };
 

@@ -203,8 +203,9 @@ void ExpectTokensOfTheTextGenerator(const ModelOptions& options) {
   for (int i = 0; i < 6; ++i) {
     const TextRequest request = RandomRequest(&random);
     std::vector<int32_t> text = request.prompt;
-    generator.Generate(request.sampling, request.max_new_tokens, &text,
-                       [](int32_t) { return true; });
+    EXPECT_THAT(generator.Generate(request.sampling, request.max_new_tokens, &text,
+                                   [](int32_t) { return true; }),
+                IsOk());
     auto told = std::make_shared<Collector>();
     ASSERT_THAT(serving.engine().Submit(request, told), IsOk());
     told->ended.WaitForNotification();

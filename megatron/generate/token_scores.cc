@@ -16,8 +16,6 @@ TokenScores::TokenScores(const float* logits, int64_t vocab_size)
   log_sum_ = std::log(sum);
 }
 
-bool TokenScores::valid() const { return std::isfinite(log_sum_); }
-
 float TokenScores::Logprob(int32_t token) const {
   return static_cast<float>(double{logits_[token]} - double{largest_} - log_sum_);
 }

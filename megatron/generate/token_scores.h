@@ -11,12 +11,8 @@ namespace megatron {
 // The distribution softmax(logits[0, vocab_size)), whose sum is formed in double.
 class TokenScores {
  public:
-  // The logits must outlive this.
+  // The logits are such as CheckLogits (models/sampling.h) accepts. They must outlive this.
   TokenScores(const float* logits, int64_t vocab_size);
-
-  // Returns whether each logit is finite, or minus infinity with another one finite. Nothing else
-  // may be asked where it is not so.
-  bool valid() const;
 
   float Logprob(int32_t token) const;
   // Returns the token with its log-probability and those of the `top` likeliest tokens; of tokens

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
@@ -25,6 +26,10 @@ namespace {
 // More than a block of keys and a block of rows of attention.
 constexpr int64_t kContext = 150;
 constexpr int64_t kSlots = 3;
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
 
 using Text = std::vector<int32_t>;
 
@@ -422,7 +427,7 @@ void CheckGreedyTexts(const ModelOptions& options) {
   for (const int64_t prompt : {int64_t{1}, int64_t{9}, kContext - 5, kContext + 20}) {
     Text text = RandomText(prompt, static_cast<uint32_t>(prompt));
     const Text want = GreedyText(&whole, text, 12);
-    generator.Generate(greedy, 12, &text, [](int32_t) { return true; });
+    EXPECT_THAT(generator.Generate(greedy, 12, &text, [](int32_t) { return true; }), IsOk());
     EXPECT_EQ(text, want) << prompt;
   }
 }
@@ -432,6 +437,46 @@ TEST(CachedModelTest, GeneratedTextIsThatOfWholeTextsAlsoBeyondTheContext) {
   CheckGreedyTexts(Long(SmallLatent()));
   CheckGreedyTexts(Long(SmallHybrid()));
   CheckGreedyTexts(Long(StatesAlone()));
+}
+
+// With the cache and without one.
+TEST(CachedModelTest, GenerationEndsWhereTheModelGivesNoNumbers) {
+  ModelOptions uncached = Long(SmallGpt2());
+  uncached.transformer.moe.capacity_factor = 1;  // of no experts
+  for (const ModelOptions& options : {Long(SmallGpt2()), uncached}) {
+    RankModel rank(options, ProcessGroups());
+    ASSERT_EQ(rank.harness.stage().TakesCache(),
+              !options.transformer.moe.capacity_factor.has_value());
+    const GeneratorLimits limits = {50, kContext};
+    StageMemory memory(Device(), rank.SizesFor([&](const GeneratorSetup& setup) {
+      TextGenerator(setup, limits, Stream::Meta(), nullptr).Measure();
+    }),
+                       &rank.ledger);
+    TextGenerator generator({&rank.harness.stage(), &memory, nullptr, {}}, limits,
+                            rank.harness.stream(), &rank.ledger);
+    bool spoiled = false;
+    for (Parameter* const parameter : rank.harness.stage().parameters()) {
+      if (parameter->name != "embedding.position_embeddings.weight") continue;
+      parameter->data.Select(0, 6).data<float>()[0] = std::nanf("");
+      spoiled = true;
+    }
+    ASSERT_TRUE(spoiled);
+    for (const double temperature : {0.0, 1.0}) {
+      SamplingOptions sampling;
+      sampling.temperature = temperature;
+      Text text = {1, 2, 3}, shown = text;
+      const auto show = [&](int32_t token) {
+        shown.push_back(token);
+        return true;
+      };
+      // The last of these is at position 6, and is not seen.
+      EXPECT_THAT(generator.Generate(sampling, 4, &text, show), IsOk());
+      EXPECT_THAT(generator.Generate(sampling, 4, &text, show),
+                  StatusIs(absl::StatusCode::kInternal, HasSubstr("no numbers")));
+      EXPECT_EQ(text.size(), 7u);
+      EXPECT_EQ(shown, text);
+    }
+  }
 }
 
 TEST(CachedModelDeathTest, RefusesPositionsThatDoNotFollow) {

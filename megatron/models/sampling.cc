@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -66,6 +67,19 @@ class LikeliestTokens {
 };
 
 }  // namespace
+
+absl::Status CheckLogits(const float* logits, int64_t vocab_size) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  bool are_numbers = true, any_is_finite = false;
+  for (int64_t i = 0; i < vocab_size; ++i) {
+    are_numbers &= logits[i] < kInfinity;  // false for a NaN, too
+    any_is_finite |= logits[i] > -kInfinity;
+  }
+  if (are_numbers && any_is_finite) return absl::OkStatus();
+  return absl::InternalError(
+      "the model gives no numbers for this text (NaN or infinity): its weights may be damaged, or "
+      "too large for their type");
+}
 
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform) {

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 namespace megatron {
 
 struct SamplingOptions {
@@ -14,7 +16,12 @@ struct SamplingOptions {
   uint64_t seed = 1;
 };
 
-// Returns a token drawn from logits[0, vocab_size). `uniform` is in (0, 1].
+// Returns kInternal where one of logits[0, vocab_size) is NaN or infinite, unless it is minus
+// infinity and another one is finite: damaged weights give such logits.
+absl::Status CheckLogits(const float* logits, int64_t vocab_size);
+
+// Returns a token drawn from logits[0, vocab_size), which CheckLogits accepts. `uniform` is in
+// (0, 1].
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform);
 

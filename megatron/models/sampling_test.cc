@@ -2,15 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace megatron {
 namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
 
 constexpr float kLogits[] = {0.0f, 2.0f, 1.0f, 2.0f, -1.0f};
 
@@ -104,6 +111,23 @@ TEST(SampleTokenTest, TheEndsOfTheUnitIntervalAreTokens) {
   SamplingOptions options;
   EXPECT_EQ(SampleToken(kLogits, 5, options, 1e-8f), 1);
   EXPECT_EQ(SampleToken(kLogits, 5, options, 1.0f), 4);
+}
+
+TEST(CheckLogitsTest, LogitsThatAreNoNumbersAreTold) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const auto check = [](const std::vector<float>& logits) {
+    return CheckLogits(logits.data(), static_cast<int64_t>(logits.size()));
+  };
+  EXPECT_THAT(check({0.0f, -infinity, -3e38f}), IsOk());
+  EXPECT_THAT(check({3e38f, -3e38f}), IsOk());
+  for (const std::vector<float>& logits : std::vector<std::vector<float>>{
+           {nan, 1.0f}, {1.0f, nan}, {1.0f, infinity}, {-infinity, -infinity}}) {
+    EXPECT_THAT(check(logits), StatusIs(absl::StatusCode::kInternal, HasSubstr("no numbers")))
+        << logits[0] << " " << logits[1];
+  }
+  // The padding behind the vocabulary may be anything.
+  const float padded[] = {1.0f, nan};
+  EXPECT_THAT(CheckLogits(padded, 1), IsOk());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "glog/logging.h"
 #include "megatron/base/philox.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/models/model_stage.h"
 #include "megatron/pipeline/executor.h"
 
@@ -135,9 +136,9 @@ absl::Span<const float> TextGenerator::LogitsAt(absl::Span<const int32_t> tokens
   return absl::MakeConstSpan(logits, static_cast<size_t>(limits_.vocab_size));
 }
 
-void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
-                             std::vector<int32_t>* tokens,
-                             absl::FunctionRef<bool(int32_t token)> on_token) {
+absl::Status TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
+                                     std::vector<int32_t>* tokens,
+                                     absl::FunctionRef<bool(int32_t token)> on_token) {
   CHECK(!tokens->empty());
   const PhiloxKey key = DeriveKey(sampling.seed, kPhiloxSampling, 0, 0);
   for (int64_t i = 0; i < count; ++i) {
@@ -147,12 +148,15 @@ void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
         absl::MakeConstSpan(*tokens).subspan(tokens->size() - static_cast<size_t>(context));
     const float* const logits =
         cached_ != nullptr ? PredictFromCache(last) : Predict(last, context - 1);
-    if (logits == nullptr) return;
+    if (logits == nullptr) return absl::UnavailableError("a rank was lost");
+    // All ranks have the same bits, so they go the same way.
+    MEGATRON_RETURN_IF_ERROR(CheckLogits(logits, limits_.vocab_size));
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
     tokens->push_back(
         SampleToken(logits, limits_.vocab_size, sampling, UniformOpenZero(words.word[0])));
-    if (!on_token(tokens->back())) return;
+    if (!on_token(tokens->back())) break;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace megatron

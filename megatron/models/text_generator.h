@@ -55,10 +55,13 @@ class TextGenerator {
   absl::Span<const float> LogitsAt(absl::Span<const int32_t> tokens, int64_t token);
 
   // Appends up to `count` tokens to `tokens`, which must not be empty, and shows each to
-  // `on_token`; stops early when that returns false (on all ranks alike) or a peer is lost. Where
-  // the text outgrows the context, the model sees its last max_context tokens.
-  void Generate(const SamplingOptions& sampling, int64_t count, std::vector<int32_t>* tokens,
-                absl::FunctionRef<bool(int32_t token)> on_token);
+  // `on_token`; stops early when that returns false (on all ranks alike). Where the text outgrows
+  // the context, the model sees its last max_context tokens. Returns CheckLogits' error where the
+  // model gives no numbers, on all ranks alike, and kUnavailable if a peer was lost; the tokens
+  // before that stay.
+  absl::Status Generate(const SamplingOptions& sampling, int64_t count,
+                        std::vector<int32_t>* tokens,
+                        absl::FunctionRef<bool(int32_t token)> on_token);
 
  private:
   // Returns the logits that follow one of the tokens or, from the cache, the last of them; null if

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "megatron/base/philox.h"
+#include "megatron/models/sampling.h"
 
 namespace megatron {
 
@@ -94,11 +95,12 @@ void SerialTextEngine::Work() {
       running_ = true;
       job = &jobs_.front();
     }
-    const FinishReason reason = Run(*job);
-    job->observer->OnEnd(reason, absl::OkStatus());
+    absl::Status status;
+    const FinishReason reason = Run(*job, &status);
+    job->observer->OnEnd(reason, status);
     absl::MutexLock lock(&mutex_);
     counts_.finished_requests++;
-    counts_.failed |= reason == FinishReason::kFailed;
+    counts_.failed |= reason == FinishReason::kFailed && status.ok();
     running_ = false;
     jobs_.pop_front();
   }
@@ -138,7 +140,7 @@ ScoredToken SerialTextEngine::Score(absl::Span<const float> logits, int32_t toke
   return scored;
 }
 
-FinishReason SerialTextEngine::Run(const Job& job) {
+FinishReason SerialTextEngine::Run(const Job& job, absl::Status* status) {
   const TextRequest& request = job.request;
   std::vector<int32_t> tokens = request.prompt;
   FinishReason reason = FinishReason::kLength;
@@ -148,6 +150,8 @@ FinishReason SerialTextEngine::Run(const Job& job) {
       if (MustEnd(job, &reason)) return reason;
       const absl::Span<const float> logits = logits_(tokens, static_cast<int64_t>(i) - 1);
       if (logits.empty()) return FinishReason::kFailed;
+      *status = CheckLogits(logits.data(), limits_.vocab_size);
+      if (!status->ok()) return FinishReason::kFailed;
       scores.push_back(Score(logits, tokens[i], request.top_logprobs));
     }
     job.observer->OnPrompt(scores);
@@ -162,6 +166,8 @@ FinishReason SerialTextEngine::Run(const Job& job) {
     if (static_cast<int64_t>(tokens.size()) >= limits_.max_context) return FinishReason::kLength;
     const absl::Span<const float> logits = logits_(tokens, static_cast<int64_t>(tokens.size()) - 1);
     if (logits.empty()) return FinishReason::kFailed;
+    *status = CheckLogits(logits.data(), limits_.vocab_size);
+    if (!status->ok()) return FinishReason::kFailed;
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
     const int32_t token = SampleToken(logits.data(), limits_.vocab_size, request.sampling,
                                       UniformOpenZero(words.word[0]));

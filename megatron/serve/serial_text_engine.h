@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -46,7 +47,8 @@ class SerialTextEngine : public TextEngine {
 
   absl::Status Check(const TextRequest& request) const;
   void Work();
-  FinishReason Run(const Job& job);
+  // *status becomes CheckLogits' error where the model gives no numbers for the text.
+  FinishReason Run(const Job& job, absl::Status* status);
   // Returns whether the request must end, and why.
   bool MustEnd(const Job& job, FinishReason* reason) const;
   ScoredToken Score(absl::Span<const float> logits, int32_t token, int top) const;

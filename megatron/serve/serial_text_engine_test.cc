@@ -16,6 +16,7 @@ namespace {
 
 using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Keeps what it is told.
 class Listener : public TextObserver {
@@ -28,8 +29,9 @@ class Listener : public TextObserver {
     tokens.push_back(token);
     return tokens.size() < most_;
   }
-  void OnEnd(FinishReason why, const absl::Status&) override {
+  void OnEnd(FinishReason why, const absl::Status& told) override {
     reason = why;
+    status = told;
     ended.Notify();
   }
 
@@ -41,6 +43,7 @@ class Listener : public TextObserver {
 
   std::vector<ScoredToken> prompt, tokens;
   FinishReason reason = FinishReason::kFailed;
+  absl::Status status;
   absl::Notification ended;
 
  private:
@@ -56,6 +59,7 @@ class SerialTextEngineTest : public ::testing::Test {
           logits_.assign(8, 0);
           logits_[(tokens[at] + 1) % 8] = 2;
           logits_[(tokens[at] + 2) % 8] = 1;
+          if (tokens[at] == spoiled_) logits_[0] = std::nanf("");
           return absl::MakeConstSpan(logits_);
         }) {}
   ~SerialTextEngineTest() override { held_ = false; }
@@ -76,6 +80,7 @@ class SerialTextEngineTest : public ::testing::Test {
   }
 
   std::atomic<bool> held_{false};
+  std::atomic<int32_t> spoiled_{-1};  // the token behind which a logit is NaN
   std::vector<float> logits_;
   SerialTextEngine engine_;
 };
@@ -154,6 +159,20 @@ TEST_F(SerialTextEngineTest, RefusesWhatIsBeyondItsLimitsAndEndsAtTheDeadline) {
   TextRequest late = Greedy({1}, 1);
   late.deadline = absl::Now() - absl::Seconds(1);
   EXPECT_EQ(Run(late)->reason, FinishReason::kDeadline);
+}
+
+TEST_F(SerialTextEngineTest, ATextForWhichTheModelGivesNoNumbersFailsAlone) {
+  spoiled_ = 5;
+  TextRequest scored = Greedy({5, 6}, 0);
+  scored.score_prompt = true;
+  for (const TextRequest& request : {Greedy({3}, 9), scored}) {
+    const auto listener = Run(request);
+    EXPECT_EQ(listener->reason, FinishReason::kFailed);
+    EXPECT_THAT(listener->status, StatusIs(absl::StatusCode::kInternal, HasSubstr("no numbers")));
+    EXPECT_TRUE(listener->prompt.empty());
+  }
+  EXPECT_THAT(Run(Greedy({3}, 2))->Ids(), ElementsAre(4, 5));
+  EXPECT_FALSE(engine_.state().failed);
 }
 
 TEST_F(SerialTextEngineTest, EqualSeedsDrawEqualTokens) {

@@ -88,7 +88,9 @@ class OpenTextEngineTest : public PretrainProgramTest {
     const auto prompt = static_cast<std::ptrdiff_t>(text.size());
     SamplingOptions greedy;
     greedy.temperature = 0;
-    (*model)->generator().Generate(greedy, kTokens, &text, [](int32_t) { return true; });
+    EXPECT_THAT(
+        (*model)->generator().Generate(greedy, kTokens, &text, [](int32_t) { return true; }),
+        IsOk());
     return std::vector<int32_t>(text.begin() + prompt, text.end());
   }
 };

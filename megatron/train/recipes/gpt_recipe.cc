@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "megatron/train/text/context_warning.h"
 #include "megatron/train/text/text_stream.h"
 
@@ -29,12 +31,14 @@ class Gpt : public Recipe {
     if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
     task.print("--- the model continues ---\n" + task.prompt);
     TextStream text(tokenizer, tokens);
-    task.model->Generate(task.sampling, task.tokens, &tokens, [&](int32_t token) {
-      if (token == tokenizer.eod()) return false;
-      task.begin_token();
-      task.print(text.Add(token));
-      return task.go_on();
-    });
+    const absl::Status generated =
+        task.model->Generate(task.sampling, task.tokens, &tokens, [&](int32_t token) {
+          if (token == tokenizer.eod()) return false;
+          task.begin_token();
+          task.print(text.Add(token));
+          return task.go_on();
+        });
+    if (!generated.ok()) task.print(absl::StrCat("\ngeneration.prompt: ", generated.message()));
     task.print("\n" + ContextWarning(tokens.size(), task.limits.max_context));
   }
 };

@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/models/sampling.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -66,6 +68,8 @@ absl::StatusOr<FilledText> FillMasks(const std::string& text, int num_guesses,
     if (tokens[t] != tokenizer.special().mask) continue;
     const absl::Span<const float> logits = model->LogitsAt(tokens, static_cast<int64_t>(t));
     if (logits.empty()) return absl::UnavailableError("a rank was lost");
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(
+        CheckLogits(logits.data(), static_cast<int64_t>(logits.size())), kExitNumeric));
     const std::vector<Guess> guesses = Likeliest(logits, num_guesses);
     whole[t] = guesses[0].first;
     filled.guesses.emplace_back();

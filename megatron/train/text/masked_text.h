@@ -29,7 +29,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeMasks(const std::string& text,
 
 // Fills each gap from the text as it was given: the model does not see what it put in others. If
 // several ranks hold the model, all call this with the same text. Returns kInvalidArgument if
-// EncodeMasks refuses the text; kUnavailable if a peer was lost.
+// EncodeMasks refuses the text; kUnavailable if a peer was lost; kInternal, on all ranks alike, if
+// the model gives no numbers.
 absl::StatusOr<FilledText> FillMasks(const std::string& text, int num_guesses,
                                      const Tokenizer& tokenizer, int64_t max_tokens,
                                      TextGenerator* model);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -103,8 +104,10 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
   model->Read(given);
   std::vector<int32_t> written = {first};
   const int64_t count = std::min(options.tokens, options.limits.max_context - 1);
-  model->Generate(options.sampling, count, &written,
-                  [&](int32_t token) { return token != last && go_on(); });
+  MEGATRON_RETURN_IF_ERROR(
+      WithExitCodeOfRank(model->Generate(options.sampling, count, &written,
+                                         [&](int32_t token) { return token != last && go_on(); }),
+                         kExitNumeric));
   const bool ended = written.back() == last;
   const bool full = static_cast<int64_t>(written.size()) > count;
   if (ended) written.pop_back();

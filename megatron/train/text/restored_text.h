@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const T
 // The decoder begins with BOS, or padding where the vocabulary has none, and ends with EOS. If
 // several ranks hold the model, all call this with the same text. Stops when `go_on` returns false,
 // on all ranks alike. Returns kInvalidArgument if EncodeGaps refuses the text, or if it has no gap
-// and nothing is written.
+// and nothing is written; the errors of TextGenerator::Generate.
 absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenizer& tokenizer,
                                          const RestoreOptions& options, TextGenerator* model,
                                          absl::FunctionRef<bool()> go_on);
