@@ -60,6 +60,32 @@ bool HaveSameBatches(const config::PretrainConfig& a, const config::PretrainConf
          });
 }
 
+bool HasShardedData(const config::PretrainConfig& config) {
+  return config.data().dataloader_type() == config::DataloaderType::cyclic &&
+         config.data().data_sharding();
+}
+
+// The sizes that Megatron's order of samples depends on (data/sample_order.h).
+std::string ShardingSizes(const config::PretrainConfig& config) {
+  return absl::StrCat("parallel.data_parallel_size = ", config.parallel().data_parallel_size(),
+                      " and train.micro_batch_size = ", config.train().micro_batch_size());
+}
+
+// The samples that have been taken are known by their number alone.
+absl::Status CheckSharding(const CheckpointReader& checkpoint, const config::PretrainConfig& saved,
+                           const config::PretrainConfig& config) {
+  if (!HasShardedData(saved) || !HasShardedData(config)) return absl::OkStatus();
+  const std::string before = ShardingSizes(saved), now = ShardingSizes(config);
+  if (before == now) return absl::OkStatus();
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrCat(
+          "data.data_sharding: ", checkpoint.directory(), " took samples in the order of ", before,
+          "; that of ", now,
+          " would repeat some of an epoch's samples and leave out others: continue with the sizes "
+          "of the checkpoint")),
+      kExitConfig);
+}
+
 }  // namespace
 
 absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
@@ -89,7 +115,7 @@ absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::Pret
                          "train.train_iters")),
         kExitConfig);
   }
-  return absl::OkStatus();
+  return CheckSharding(checkpoint, saved.config, config);
 }
 
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,

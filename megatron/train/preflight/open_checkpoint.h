@@ -36,8 +36,9 @@ absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOpt
                                              absl::FunctionRef<void(const std::string&)> warn);
 
 // Returns an error with kExitConfig if the run would silently go on otherwise than the
-// checkpoint's: with another global batch, which nobody has written, or to a length in samples that
-// other batches have begun.
+// checkpoint's: with another global batch, which nobody has written, to a length in samples that
+// other batches have begun, or with samples in another order, which data.data_sharding has for
+// other ranks or micro-batches.
 absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
                           const ConfigLocations& written);
 

@@ -1,11 +1,16 @@
 #include "megatron/train/preflight/open_checkpoint.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/memory_file_system.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/train/config/config_parser.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -102,6 +107,52 @@ TEST_F(OpenCheckpointTest, AnErrorNamesTheField) {
   options.save = In("damaged");
   EXPECT_THAT(std::string(OpenCheckpoint(fs_, options, Ignore).status().message()),
               StartsWith("checkpoint.save: "));
+}
+
+class CheckBatchesTest : public ::testing::Test {
+ protected:
+  CheckBatchesTest() {
+    CheckpointState state;
+    state.run_id = "0123456789abcdef";
+    state.iteration = 5;
+    state.ints = {{"iteration", 5}, {"consumed_train_samples", 60}};
+    state.strings = {{"config", kConfig}};
+    SaveOptions save;
+    save.directory = "run";
+    EXPECT_THAT(SaveCheckpoint(fs_, save, state), IsOk());
+  }
+
+  // The check of a run that continues the checkpoint with these fields written anew.
+  absl::Status CheckWith(const std::vector<std::string>& overrides) {
+    const auto found = FindLatestCheckpoint(fs_, "run");
+    EXPECT_THAT(found, IsOk());
+    const auto reader = CheckpointReader::Open(fs_, found->directory);
+    EXPECT_THAT(reader, IsOk());
+    const ParsedConfig now = ParseConfig(kConfig, "x", overrides);
+    EXPECT_TRUE(now.errors.empty());
+    return CheckBatches(*reader, now.config, now.locations);
+  }
+
+  static constexpr char kConfig[] =
+      "parallel { data_parallel_size: 4 }\n"
+      "train { train_iters: 10 global_batch_size: 12 micro_batch_size: 3 }\n"
+      "data { dataloader_type: cyclic data_sharding: true }\n";
+
+  MemoryFileSystem fs_;
+};
+
+TEST_F(CheckBatchesTest, AnOrderOfOneNumberOfRanksIsNotContinuedWithAnother) {
+  EXPECT_THAT(CheckWith({}), IsOk());
+  for (const char* const other : {"parallel.data_parallel_size=2", "train.micro_batch_size=1"}) {
+    const absl::Status status = CheckWith({other});
+    EXPECT_EQ(ExitCodeOf(status), kExitConfig) << other;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("took samples in the order of parallel.data_parallel_size = 4 and "
+                          "train.micro_batch_size = 3; that of "))
+        << other;
+  }
+  for (const char* const order : {"data.data_sharding=false", "data.dataloader_type=single"})
+    EXPECT_THAT(CheckWith({"parallel.data_parallel_size=2", order}), IsOk()) << order;
 }
 
 }  // namespace

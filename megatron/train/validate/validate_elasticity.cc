@@ -19,10 +19,22 @@ void MustBeComputed(ConfigChecker& check, absl::string_view path, int64_t writte
                                  "= removes it, or set elasticity.ignore_non_elastic_batch_info"));
 }
 
+// `path` is a field with which a run goes on with other ranks or micro-batches.
+void RefuseShardedData(ConfigChecker& check, absl::string_view path) {
+  if (!check.resolved().data().data_sharding()) return;
+  check.Error(path,
+              absl::StrCat("contradicts ", check.Named("data.data_sharding"),
+                           ", with which samples come in an order of one data_parallel_size and "
+                           "one micro_batch_size: other ranks would repeat some of an epoch's "
+                           "samples and leave out others; data.data_sharding = false has one "
+                           "order for any ranks"));
+}
+
 void CheckElasticBatch(ConfigChecker& check) {
   constexpr absl::string_view kRanks = "parallel.data_parallel_size";
   const config::PretrainConfig& config = check.resolved();
   if (!config.elasticity().enabled()) return;
+  RefuseShardedData(check, "elasticity.enabled");
   if (config.train().auto_layout()) {
     check.Error("elasticity.enabled", absl::StrCat("contradicts ", check.Named("train.auto_layout"),
                                                    ", which chooses the micro-batch; choose one"));
@@ -53,6 +65,7 @@ void CheckElasticBatch(ConfigChecker& check) {
 // `path` is a field with which the number of ranks changes in a run.
 void CheckChangingRanks(ConfigChecker& check, absl::string_view path) {
   const config::PretrainConfig& config = check.resolved();
+  RefuseShardedData(check, path);
   if (config.train().auto_layout()) {
     check.Error(path, absl::StrCat("contradicts ", check.Named("train.auto_layout"),
                                    ", which chooses data_parallel_size; choose one"));

@@ -110,6 +110,31 @@ TEST(ValidateElasticityTest, RanksThatRecoverInProcessMayShareTheBatchUnevenly) 
         "has no effect"}});
 }
 
+TEST(ValidateElasticityTest, RanksThatChangeTakeNoOrderOfOneNumberOfRanks) {
+  const std::vector<std::string> base = {
+      "parallel.data_parallel_size=4", "parallel.ranks_as=processes", "elasticity=",
+      "train.global_batch_size=12",    "train.micro_batch_size=1",    "checkpoint.save=d",
+      "data.dataloader_type=cyclic"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  constexpr char kSharding[] = "data.data_sharding=true",
+                 kRecovery[] = "parallel.in_process_recovery=true",
+                 kRestarts[] = "parallel.restarts=3",
+                 kLeast[] = "parallel.min_data_parallel_size=2";
+  EXPECT_THAT(ErrorsOf(kElastic, with({kSharding, kRestarts})), IsEmpty());
+  EXPECT_THAT(ErrorsOf(kElastic, with({kRecovery})), IsEmpty());
+  ExpectEachIsRefused(kElastic,
+                      {{with({kSharding, kRecovery}),
+                        "in_process_recovery = true: contradicts data.data_sharding = true"},
+                       {with({kSharding, kRestarts, kLeast}),
+                        "min_data_parallel_size = 2: contradicts data.data_sharding = true"},
+                       {{"data.dataloader_type=cyclic", kSharding},
+                        "elasticity.enabled = true: contradicts data.data_sharding = true"}});
+}
+
 TEST(ValidateElasticityTest, ShardsHaveCopiesWhereThereIsNothingElse) {
   const std::vector<std::string> base = {
       "parallel.data_parallel_size=4", "parallel.in_process_recovery=true",
