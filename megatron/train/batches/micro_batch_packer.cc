@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 
@@ -224,6 +225,14 @@ void Truncate(int64_t length, Sample* sample) {
                starts.end());
 }
 
+// Samples that are not there or hold what they may not are no better when they are read again.
+absl::Status WithCodeOfData(const absl::Status& status) {
+  if (status.ok()) return status;
+  const bool is_of_samples =
+      absl::IsOutOfRange(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
+  return WithExitCode(status, is_of_samples ? kExitData : kExitIo);
+}
+
 }  // namespace
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
@@ -262,7 +271,7 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
   batch->cu_seqlens.data<int32_t>()[0] = 0;
   if (options_.encoder_seq_length > 0) batch->encoder.cu_seqlens.data<int32_t>()[0] = 0;
   for (int64_t i = 0; i < range.count; ++i) {
-    MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
+    MEGATRON_RETURN_IF_ERROR(WithCodeOfData(reader.Get(range.begin + i, &sample_)),
                              _ << "while reading training sample " << range.begin + i);
     const int64_t length = static_cast<int64_t>(sample_.tokens.size());
     CHECK(length == options_.seq_length ||

@@ -80,7 +80,8 @@ class MicroBatchPacker {
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the batch
   // of whose loss the gradient is the mean: the global batch, or an island's part of it
-  // (comm/island_groups.h). `source` must live until ReleaseSources, or longer than this.
+  // (comm/island_groups.h). `source` must live until ReleaseSources, or longer than this. Its errors
+  // carry kExitData where the samples are wrong or there are no more of them, else kExitIo.
   absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
   // Does work ahead on a GPU that the next Pack need not do if it is for this step. That Pack

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -49,6 +50,17 @@ template <typename T>
 std::vector<T> Values(const Tensor& tensor) {
   return std::vector<T>(tensor.data<T>(), tensor.data<T>() + tensor.numel());
 }
+
+class FailingSource : public SampleSource {
+ public:
+  explicit FailingSource(absl::Status error) : error_(std::move(error)) {}
+
+  int64_t size() const override { return 100; }
+  absl::Status Get(int64_t /*index*/, Sample* /*sample*/) const override { return error_; }
+
+ private:
+  const absl::Status error_;
+};
 
 // Sample i holds 1 + i % 4 tokens and is of class i % 2.
 class ClassifiedSource : public SampleSource {
@@ -199,6 +211,27 @@ TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
               Values<float>(expected.gradient_weight_T)[t]);
   }
   EXPECT_EQ(sequences, Values<float>(expected.sequence_gradient_weight_S));
+}
+
+// What reads the data is no rank that was lost: such errors are not restarted.
+TEST_F(MicroBatchPackerTest, ErrorsOfSamplesHaveTheCodesOfDataAndOfFiles) {
+  for (const auto& [error, code] : std::vector<std::pair<absl::Status, ExitCode>>{
+           {absl::OutOfRangeError("no such sample"), kExitData},
+           {absl::DataLossError("a token outside the vocabulary"), kExitData},
+           {absl::InvalidArgumentError("no conversation"), kExitData},
+           {absl::UnknownError("read 'a.bin': input/output error"), kExitIo},
+           {absl::UnavailableError("read 'a.bin': try again"), kExitIo}}) {
+    for (const int64_t num_workers : {0, 1}) {
+      PackerOptions options = Options(2, 1);
+      options.num_workers = num_workers;
+      const FailingSource source(error);
+      MicroBatchPacker packer(options, Device(), nullptr);
+      const absl::Status status = packer.Pack(source, {0, 1, 1}, ProcessGroup(), stream_);
+      EXPECT_EQ(status.code(), error.code());
+      EXPECT_TRUE(HasExitCode(status)) << status;
+      EXPECT_EQ(ExitCodeOf(status), code) << status;
+    }
+  }
 }
 
 TEST_F(MicroBatchPackerTest, PacksWhatAnEncoderReadsBesideTheDecodersTokens) {
