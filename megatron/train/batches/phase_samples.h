@@ -3,7 +3,9 @@
 #ifndef MEGATRON_TRAIN_BATCHES_PHASE_SAMPLES_H_
 #define MEGATRON_TRAIN_BATCHES_PHASE_SAMPLES_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +19,11 @@ class PhaseSamples : public SampleSource {
   PhaseSamples(const SampleSource* samples, int64_t taken_before)
       : samples_(samples), taken_before_(taken_before) {}
 
-  int64_t size() const override { return taken_before_ + samples_->size(); }
+  // Samples may have no end (data/sample_order.h).
+  int64_t size() const override {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    return taken_before_ + std::min(samples_->size(), kMost - taken_before_);
+  }
 
   absl::Status Get(int64_t index, Sample* sample) const override {
     if (index < taken_before_) {

@@ -172,6 +172,7 @@ TEST_F(TrainingDataTest, SamplesTellTheirFileInAnyOrder) {
   ExpectSourcesOfTokens(*Open()->train, 40);
   const auto data = Open();
   const PhaseSamples later(data->train.get(), /*taken_before=*/8);
+  EXPECT_EQ(later.size(), 8 + data->train->size());
   EXPECT_EQ(later.SourceOf(3), 0);
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(later.SourceOf(8 + i), data->train->SourceOf(i)) << i;
   options_.cyclic = true;
@@ -637,6 +638,7 @@ TEST_F(TrainingDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAg
     ASSERT_THAT(cyclic, IsOk());
     EXPECT_EQ(numbered(*cyclic->train, 0), numbered(*single->train, 0));
     EXPECT_EQ(numbered(*cyclic->train, size), numbered(*single->train, 0));
+    EXPECT_EQ(PhaseSamples(cyclic->train.get(), /*taken_before=*/8).size(), cyclic->train->size());
   }
   options_.data_parallel_size = 1 << 20;
   EXPECT_THAT(Open(),
