@@ -271,7 +271,10 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
   if (run->start.checkpoint == nullptr || BeginsRun(run->start.restore)) return absl::OkStatus();
   const std::string other = OtherInstructionSet(*run->start.checkpoint, run->training.description);
   if (!other.empty()) warn(other);
-  return process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
+  MEGATRON_RETURN_IF_ERROR(
+      process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations)));
+  return process_.Agree(
+      CheckSamplesLeft(*run->start.checkpoint, loaded.config, run->training.data.train->size()));
 }
 
 absl::StatusOr<StepComparison> RunPreparation::Predict(const AcceptedRun& accepted,

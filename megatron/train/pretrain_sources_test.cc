@@ -191,5 +191,16 @@ TEST_F(PretrainSourcesTest, AListInAFileNamesSourcesToo) {
   EXPECT_THAT(outcome.output, HasSubstr("for data.data_args_path"));
 }
 
+// The blend is drawn for iterations of the present batch, and the others have taken more.
+TEST_F(PretrainSourcesTest, ABlendIsNotContinuedWithBatchesForWhichItHasTooFewSamples) {
+  RunWell(Joined(With("parts"), {"--set=train.exit_interval=6"}));
+  const Outcome refused = Run(Joined(With("parts"), {"--set=train.global_batch_size=2"}));
+  EXPECT_EQ(refused.exit_code, kExitConfig) << refused.output;
+  EXPECT_THAT(refused.output,
+              HasSubstr("has taken 24 samples, and the iterations from 7 to 12 take 12; the "
+                        "training data"));
+  RunWell(With("parts"));
+}
+
 }  // namespace
 }  // namespace megatron

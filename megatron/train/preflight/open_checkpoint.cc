@@ -1,7 +1,10 @@
 #include "megatron/train/preflight/open_checkpoint.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
@@ -71,6 +74,18 @@ std::string ShardingSizes(const config::PretrainConfig& config) {
                       " and train.micro_batch_size = ", config.train().micro_batch_size());
 }
 
+// Returns how many samples there have been after so many iterations more.
+int64_t SamplesAfter(const std::vector<BatchSizeStep>& steps, int64_t last_size, int64_t taken,
+                     int64_t iterations) {
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    const int64_t left = std::max<int64_t>(steps[i + 1].samples - taken, 0);
+    const int64_t count = std::min((left + steps[i].size - 1) / steps[i].size, iterations);
+    taken += count * steps[i].size;
+    iterations -= count;
+  }
+  return taken + iterations * last_size;
+}
+
 // The samples that have been taken are known by their number alone.
 absl::Status CheckSharding(const CheckpointReader& checkpoint, const config::PretrainConfig& saved,
                            const config::PretrainConfig& config) {
@@ -116,6 +131,31 @@ absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::Pret
         kExitConfig);
   }
   return CheckSharding(checkpoint, saved.config, config);
+}
+
+absl::Status CheckSamplesLeft(const CheckpointReader& checkpoint,
+                              const config::PretrainConfig& config, int64_t num_samples) {
+  const config::TrainConfig& training = config.train();
+  // Each phase has data for all iterations, and begins with the first sample.
+  if (training.phase_transition_iterations_size() > 0) return absl::OkStatus();
+  const auto iteration = checkpoint.Int("iteration");
+  const auto taken = checkpoint.Int("consumed_train_samples");
+  const auto steps = BatchSizeSteps(training, config.model().seq_length());
+  // Restoring it says what it lacks.
+  if (!iteration.ok() || !taken.ok() || !steps.ok()) return absl::OkStatus();
+  const int64_t iterations = training.train_iters() - *iteration;
+  if (iterations <= 0) return absl::OkStatus();
+  const int64_t needed = SamplesAfter(*steps, training.global_batch_size(), *taken, iterations);
+  if (needed <= num_samples) return absl::OkStatus();
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrCat(
+          "train.global_batch_size: ", checkpoint.directory(), " has taken ", *taken,
+          " samples, and the iterations from ", *iteration + 1, " to ", training.train_iters(),
+          " take ", needed - *taken,
+          "; the training data that are drawn for their batches end after ", num_samples,
+          ": continue with the batches of the checkpoint, or begin another run with its weights "
+          "(checkpoint.finetune)")),
+      kExitConfig);
 }
 
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,

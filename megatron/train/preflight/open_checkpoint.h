@@ -42,6 +42,12 @@ absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOpt
 absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
                           const ConfigLocations& written);
 
+// Returns an error with kExitConfig if the training data, which have `num_samples` samples, end
+// before the run that continues the checkpoint. They are drawn for iterations of its own batches,
+// and those before may have taken more.
+absl::Status CheckSamplesLeft(const CheckpointReader& checkpoint,
+                              const config::PretrainConfig& config, int64_t num_samples);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_TRAIN_PREFLIGHT_OPEN_CHECKPOINT_H_

@@ -1,6 +1,8 @@
 #include "megatron/train/preflight/open_checkpoint.h"
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -18,6 +20,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 void Ignore(const std::string&) {}
@@ -122,15 +125,24 @@ class CheckBatchesTest : public ::testing::Test {
     EXPECT_THAT(SaveCheckpoint(fs_, save, state), IsOk());
   }
 
-  // The check of a run that continues the checkpoint with these fields written anew.
-  absl::Status CheckWith(const std::vector<std::string>& overrides) {
+  CheckpointReader Open() {
     const auto found = FindLatestCheckpoint(fs_, "run");
     EXPECT_THAT(found, IsOk());
-    const auto reader = CheckpointReader::Open(fs_, found->directory);
+    auto reader = CheckpointReader::Open(fs_, found->directory);
     EXPECT_THAT(reader, IsOk());
+    return *std::move(reader);
+  }
+
+  // The checks of a run that continues the checkpoint with these fields written anew.
+  absl::Status CheckWith(const std::vector<std::string>& overrides) {
     const ParsedConfig now = ParseConfig(kConfig, "x", overrides);
     EXPECT_TRUE(now.errors.empty());
-    return CheckBatches(*reader, now.config, now.locations);
+    return CheckBatches(Open(), now.config, now.locations);
+  }
+  absl::Status CheckLeft(const std::vector<std::string>& overrides, int64_t num_samples) {
+    const ParsedConfig now = ParseConfig(kConfig, "x", overrides);
+    EXPECT_TRUE(now.errors.empty());
+    return CheckSamplesLeft(Open(), now.config, num_samples);
   }
 
   static constexpr char kConfig[] =
@@ -153,6 +165,26 @@ TEST_F(CheckBatchesTest, AnOrderOfOneNumberOfRanksIsNotContinuedWithAnother) {
   }
   for (const char* const order : {"data.data_sharding=false", "data.dataloader_type=single"})
     EXPECT_THAT(CheckWith({"parallel.data_parallel_size=2", order}), IsOk()) << order;
+}
+
+TEST_F(CheckBatchesTest, SmallerBatchesMayNeedMoreSamplesThanAreDrawnForThem) {
+  // 60 samples in 5 iterations of 12, and 5 iterations more.
+  EXPECT_THAT(CheckLeft({}, 120), IsOk());
+  EXPECT_THAT(CheckLeft({}, 119), Not(IsOk()));
+  EXPECT_THAT(CheckLeft({"train.global_batch_size=6"}, 90), IsOk());
+  const absl::Status status = CheckLeft({"train.global_batch_size=6"}, 60);
+  EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("has taken 60 samples, and the iterations from 6 to 10 take 30; the "
+                        "training data that are drawn for their batches end after 60"));
+  // Nothing is left to do.
+  EXPECT_THAT(CheckLeft({"train.train_iters=5"}, 0), IsOk());
+  // Three iterations of 9, of which the last begins before sample 84, and two of 12.
+  constexpr char kGrowing[] = "train.rampup_batch_size={start: 3 increment: 3 samples: 84}";
+  EXPECT_THAT(CheckLeft({kGrowing}, 111), IsOk());
+  EXPECT_THAT(CheckLeft({kGrowing}, 110), Not(IsOk()));
+  // The data of a phase begin with their first sample.
+  EXPECT_THAT(CheckLeft({"train.phase_transition_iterations=[5]"}, 60), IsOk());
 }
 
 }  // namespace
