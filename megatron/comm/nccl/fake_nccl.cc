@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
@@ -27,6 +28,8 @@ struct ncclComm {
   int meetings = 0;    // so far
   megatron::NcclResult error = megatron::kNcclSuccess;
   bool finalized = false, ended = false;
+  // Calls that are captured have copies.
+  std::shared_ptr<const int> in_graphs = std::make_shared<int>();
 };
 
 namespace megatron {
@@ -41,6 +44,7 @@ struct CapturedCall {
 thread_local std::vector<CapturedCall> captured_in_group;
 
 constexpr absl::Duration kPatience = absl::Microseconds(20);
+constexpr absl::Duration kAbortPatience = absl::Minutes(2);
 
 // Places on the emulated device as memory of the host.
 Tensor OnHost(const Tensor& tensor) { return EmulatedView(tensor.Flatten()); }
@@ -294,8 +298,30 @@ NcclResult FakeNccl::CommDestroy(ncclComm* comm) {
   return kNcclSuccess;
 }
 
-// The message that others await from it never comes.
+bool FakeNccl::IsHeld(const ncclComm& comm) const {
+  if (comm.in_graphs.use_count() > 1) return true;
+  return std::any_of(comms_.begin(), comms_.end(), [&](const std::unique_ptr<ncclComm>& other) {
+    return other->world_rank == comm.world_rank && !other->ended && !other->finalized &&
+           other->error == kNcclSuccess && other->unfinished > 0;
+  });
+}
+
 NcclResult FakeNccl::CommAbort(ncclComm* comm) {
+  LeaveCalls(comm);
+  const absl::Time end = SteadyNow() + kAbortPatience;
+  while (true) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (!IsHeld(*comm)) return kNcclSuccess;
+    }
+    CHECK(SteadyNow() < end) << "the abort of " << comm->name << " on rank " << comm->world_rank
+                             << " waits for a graph, or for a communicator that nobody aborts";
+    absl::SleepFor(kPatience);
+  }
+}
+
+// The message that others await from it never comes.
+void FakeNccl::LeaveCalls(ncclComm* comm) {
   const absl::MutexLock lock(&mutex_);
   Clique& clique = CliqueOf<Clique>(comm);
   comm->ended = true;
@@ -308,7 +334,6 @@ NcclResult FakeNccl::CommAbort(ncclComm* comm) {
                       messages->end());
     }
   }
-  return kNcclSuccess;
 }
 
 NcclResult FakeNccl::GroupStart() {
@@ -342,7 +367,8 @@ NcclResult FakeNccl::MakeOrCapture(ncclComm* comm, const Stream& stream, const s
   if (!IsBeingCaptured(cuda)) return call();
   const bool grouped = group_depth > 0;
   if (grouped) captured_in_group.push_back({&cuda, comm});
-  WriteDown(cuda, {absl::StrCat(text, " of ", comm->name), [this, comm, call, grouped] {
+  WriteDown(cuda, {absl::StrCat(text, " of ", comm->name),
+                   [this, comm, call, grouped, in_graph = comm->in_graphs] {
                      {
                        const absl::MutexLock lock(&mutex_);
                        if (comm->ended) return;

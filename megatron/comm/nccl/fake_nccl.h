@@ -7,6 +7,9 @@
 // events do not order with what other streams do to its memory (tensor/emulated_order.h).
 //
 // A call that is captured in a graph is made with each launch, and the launch waits for its end.
+//
+// An abort waits for what NCCL's waits for (nccl_api.h). One that waits for minutes never ends, and
+// the program does.
 #ifndef MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 #define MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 
@@ -70,6 +73,10 @@ class FakeNccl : public NcclApi {
   // then waits for the other ranks.
   NcclResult MakeOrCapture(ncclComm* comm, const Stream& stream, const std::string& text,
                            const std::function<NcclResult()>& call);
+  // Takes a communicator out of its calls.
+  void LeaveCalls(ncclComm* comm);
+  // Returns whether the abort of one that has left must wait.
+  bool IsHeld(const ncclComm& comm) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the communicator's operations are finished.
   void Finish(ncclComm* comm) const;
   NcclResult Meet(ncclComm* comm, const Meeting& mine);

@@ -45,7 +45,10 @@ class NcclApi {
   virtual NcclResult CommSplit(ncclComm* parent, int color, int key, const std::string& name,
                                ncclComm** child) = 0;
   virtual NcclResult AsyncError(ncclComm* comm) = 0;
-  // All ranks finalize, and when that is done destroy; or each aborts, at any time.
+  // All ranks finalize, and when that is done destroy; or each aborts, at any time. An abort makes
+  // the device leave the communicator's calls, and then waits: until the device is in no call of
+  // any other communicator, and until graphs that hold calls of this one are gone. So whoever
+  // aborts several does so at once, in a thread for each.
   virtual NcclResult CommFinalize(ncclComm* comm) = 0;
   virtual NcclResult CommDestroy(ncclComm* comm) = 0;
   virtual NcclResult CommAbort(ncclComm* comm) = 0;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -19,8 +20,10 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/nccl/fake_nccl.h"
+#include "megatron/comm/nccl/nccl_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/cuda_graph.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -249,6 +252,52 @@ TEST(NcclFailureTest, ARankThatWaitsForOthersIsReleasedWhenTheHostsWorldFails) {
   EXPECT_EQ(fake.counts().aborted, 2);
 }
 
+// The world is aborted first, and the device is in a call of the group.
+TEST(NcclFailureTest, AGroupThatWaitsForOthersIsReleasedWithGroupsThatDoNot) {
+  FakeNccl fake;
+  const absl::Status status = RunOn(
+      &fake, 2, {},
+      [&](NcclWorld*, const ProcessGroup& world, const Stream& stream) -> absl::Status {
+        MEGATRON_ASSIGN_OR_RETURN(const auto pair, world.communicator()->Split({{0, 1}}, "pair"));
+        if (world.rank() == 1) return absl::DataLossError("the disk is full");
+        Floats x(stream, 8, 1);
+        ProcessGroup(pair).AllReduce(x.tensor(), ReduceOp::kSum, stream);
+        EXPECT_THAT(world.status(), StatusIs(absl::StatusCode::kDataLoss));
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the disk is full")));
+  EXPECT_EQ(fake.counts().aborted, 4);
+}
+
+TEST(NcclFailureTest, ARankThatWaitsInAGraphIsReleasedThoughGraphsHoldCallsOfEveryGroup) {
+  FakeNccl fake;
+  absl::Notification launches;
+  const absl::Status status = RunOn(
+      &fake, 2, {},
+      [&](NcclWorld*, const ProcessGroup& world, const Stream& stream) -> absl::Status {
+        MEGATRON_ASSIGN_OR_RETURN(const auto pair, world.communicator()->Split({{0, 1}}, "pair"));
+        if (world.rank() == 1) {
+          launches.WaitForNotification();
+          return absl::DataLossError("the disk is full");
+        }
+        Floats x(stream, 8, 1);
+        CudaGraph of_world, of_pair;
+        of_world.BeginCapture(stream.cuda());
+        world.AllReduce(x.tensor(), ReduceOp::kSum, stream);
+        of_world.EndCapture(stream.cuda());
+        of_pair.BeginCapture(stream.cuda());
+        ProcessGroup(pair).AllReduce(x.tensor(), ReduceOp::kSum, stream);
+        of_pair.EndCapture(stream.cuda());
+        EXPECT_GT(of_world.num_operations(), 0);
+        launches.Notify();
+        of_pair.Launch(stream.cuda());
+        while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the disk is full")));
+  EXPECT_EQ(fake.counts().aborted, 4);
+}
+
 TEST(NcclFailureTest, ARankThatDoesNotComeToTheStartIsNamed) {
   FakeNccl fake;
   ThreadWorldOptions options;
@@ -278,36 +327,80 @@ TEST(NcclFailureTest, GroupsThatAreSplitDifferentlyAreRefused) {
   EXPECT_FALSE(status.ok());
 }
 
-// A fake NCCL in which ending a communicator takes as long as the test likes.
+// A fake NCCL in which an abort takes as long as the test likes, and so does, from when it says so,
+// a question for errors.
 class HangingNccl : public FakeNccl {
  public:
+  NcclResult AsyncError(ncclComm* comm) override {
+    if (questions_hang_.HasBeenNotified()) Hang();
+    return FakeNccl::AsyncError(comm);
+  }
   NcclResult CommAbort(ncclComm* comm) override {
-    if (!aborting_.HasBeenNotified()) aborting_.Notify();
-    goes_on_.WaitForNotification();
+    Hang();
     return FakeNccl::CommAbort(comm);
   }
-  void WaitForAbort() const { aborting_.WaitForNotification(); }
+  void LetQuestionsHang() { questions_hang_.Notify(); }
+  void WaitForACallThatHangs() const { hangs_.WaitForNotification(); }
   void GoOn() { goes_on_.Notify(); }
 
  private:
-  absl::Notification aborting_, goes_on_;
+  void Hang() {
+    if (!hangs_.HasBeenNotified()) hangs_.Notify();
+    goes_on_.WaitForNotification();
+  }
+
+  absl::Notification questions_hang_, hangs_, goes_on_;
 };
+
+// One rank alone has a communicator, too.
+absl::Status RunOnOneRank(HangingNccl* fake, const Rank& rank) {
+  return RunOn(fake, 1, Hasty(), rank);
+}
 
 TEST(NcclCommunicatorTest, PendingCallsDoesNotWaitForACallThatHangs) {
   HangingNccl fake;
-  // One rank alone has a communicator, too.
-  const absl::Status status =
-      RunOn(&fake, 1, Hasty(), [&](NcclWorld* world, const ProcessGroup& group, const Stream&) {
-        group.communicator()->Abort(absl::AbortedError("enough"));
-        fake.WaitForAbort();
-        const absl::Time begin = SteadyNow();
-        const std::vector<std::string> pending = world->PendingCalls();
-        EXPECT_LT(SteadyNow() - begin, absl::Seconds(30));
-        EXPECT_THAT(pending, ::testing::ElementsAre("rank 0 of world: a call of NCCL hangs"));
-        fake.GoOn();
-        return group.status();
-      });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted));
+  EXPECT_THAT(RunOnOneRank(&fake,
+                           [&](NcclWorld* world, const ProcessGroup& group, const Stream&) {
+                             fake.LetQuestionsHang();
+                             fake.WaitForACallThatHangs();
+                             const absl::Time begin = SteadyNow();
+                             const std::vector<std::string> pending = world->PendingCalls();
+                             EXPECT_LT(SteadyNow() - begin, absl::Seconds(30));
+                             EXPECT_THAT(pending,
+                                         ElementsAre("rank 0 of world: a call of NCCL hangs"));
+                             fake.GoOn();
+                             return group.status();
+                           }),
+              IsOk());
+}
+
+TEST(NcclCommunicatorTest, AnAbortThatTakesLongHoldsUpNeitherCallsNorWhoAsksForThem) {
+  HangingNccl fake;
+  const NcclGroupOptions options = {0, absl::Minutes(5), absl::Minutes(5)};
+  ThreadWorld threads(1);
+  CudaStream cuda(0);
+  const Stream stream = Stream::Cuda(0, &cuda);
+  NcclGroup group(&fake, threads.communicator(0), options);
+  NcclUniqueId id;
+  ASSERT_EQ(fake.GetUniqueId(&id), kNcclSuccess);
+  ASSERT_THAT(group.Initialize(id), IsOk());
+  Floats x(stream, 8, 1);
+  const NcclGroup::Calls sum = [&](ncclComm* comm) {
+    return fake.AllReduce(x.tensor(), ReduceOp::kSum, comm, stream);
+  };
+  MakeEmulatedEventsLate(true);
+  ASSERT_THAT(group.Enqueue("a sum", sum, stream), IsOk());
+  std::thread abort([&] { group.Abort(); });
+  fake.WaitForACallThatHangs();
+  EXPECT_THAT(group.Enqueue("a sum", sum, stream),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("NCCL has ended")));
+  EXPECT_THAT(group.PendingCalls(),
+              ElementsAre("rank 0 of world, call 1, a sum, was on the device"));
+  EXPECT_EQ(fake.counts().aborted, 0);
+  fake.GoOn();
+  abort.join();
+  MakeEmulatedEventsLate(false);
+  EXPECT_EQ(fake.counts().aborted, 1);
 }
 
 }  // namespace

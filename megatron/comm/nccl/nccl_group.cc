@@ -86,8 +86,12 @@ absl::Status NcclGroup::Split(int color, int key, NcclGroup* child) {
     if (Failed(result)) return Error(what, result, comm_);
   }
   const absl::Status settled = Settle(what, options_.connect_deadline);
-  // The place that it writes to is gone when this returns: after a failure it must not.
-  if (!settled.ok()) Abort();
+  // The place that it writes to is gone when this returns: after a failure it must not. The abort
+  // may have to wait for other groups', which the world's failure brings about.
+  if (!settled.ok()) {
+    host_->Abort(settled);
+    Abort();
+  }
   if (made != nullptr) {
     const absl::MutexLock lock(&child->mutex_);
     child->comm_ = made;
@@ -164,22 +168,25 @@ std::vector<std::string> NcclGroup::PendingCalls() const {
   return lines;
 }
 
-void NcclGroup::Abort() {
-  const absl::MutexLock lock(&mutex_);
-  if (comm_ != nullptr) api_.CommAbort(std::exchange(comm_, nullptr));
+void NcclGroup::End(NcclResult (NcclApi::*end)(ncclComm*)) {
+  const absl::MutexLock end_lock(&end_mutex_);
+  ncclComm* comm;
+  {
+    const absl::MutexLock lock(&mutex_);
+    comm = std::exchange(comm_, nullptr);
+  }
+  // The rank's thread must not wait for this: it may have to destroy graphs first.
+  if (comm != nullptr) (api_.*end)(comm);
 }
+
+void NcclGroup::Abort() { End(&NcclApi::CommAbort); }
 
 void NcclGroup::Finish(absl::Duration patience) {
   {
     const absl::MutexLock lock(&mutex_);
-    if (comm_ == nullptr || Failed(api_.CommFinalize(comm_))) {
-      if (comm_ != nullptr) api_.CommAbort(std::exchange(comm_, nullptr));
-      return;
-    }
+    if (comm_ == nullptr || Failed(api_.CommFinalize(comm_))) return;
   }
-  if (!Settle("finishing", patience).ok()) return Abort();
-  const absl::MutexLock lock(&mutex_);
-  if (comm_ != nullptr) api_.CommDestroy(std::exchange(comm_, nullptr));
+  if (Settle("finishing", patience).ok()) End(&NcclApi::CommDestroy);
 }
 
 }  // namespace megatron

@@ -5,7 +5,8 @@
 // Whether the device has done it, and in time, is seen by whoever calls Watch now and then.
 //
 // Threads: Enqueue, Split and Initialize by one; all else by any. No lock is held while NCCL works,
-// but by Abort, nor while the communicator on the host is asked for anything.
+// but for the one by which a communicator's end is waited for, nor while the communicator on the
+// host is asked for anything.
 #ifndef MEGATRON_COMM_NCCL_NCCL_GROUP_H_
 #define MEGATRON_COMM_NCCL_NCCL_GROUP_H_
 
@@ -60,10 +61,12 @@ class NcclGroup {
   // calls. It waits for no call of NCCL that hangs.
   std::vector<std::string> PendingCalls() const;
 
-  // Ends what the device is doing here. Nothing is enqueued any more.
+  // Ends what the device is doing here. Nothing is enqueued any more from when this begins. It
+  // returns when the communicator is gone, for which it may wait long (NcclApi::CommAbort): groups
+  // of one device are aborted at once, each by a thread.
   void Abort();
-  // Ends the communicator where all is well, in place of Abort. Collective. It aborts if the others
-  // do not arrive in time.
+  // Ends the communicator where all is well, in place of Abort. Collective. If the others do not
+  // arrive in time, the communicator remains, to be aborted.
   void Finish(absl::Duration patience);
 
  private:
@@ -81,12 +84,15 @@ class NcclGroup {
   std::string Describe(const UnderWay& call) const;
   std::string CallText(uint64_t number, const std::string& what) const;
   void Retire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the communicator out of use, and ends it. Returns when it has ended, whoever ends it.
+  void End(NcclResult (NcclApi::*end)(ncclComm*));
 
   NcclApi& api_;
   const std::shared_ptr<Communicator> host_;
   const NcclGroupOptions options_;
 
-  mutable absl::Mutex mutex_;
+  absl::Mutex end_mutex_;  // held while the communicator ends
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(end_mutex_);
   ncclComm* comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
   uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<UnderWay> under_way_ ABSL_GUARDED_BY(mutex_);

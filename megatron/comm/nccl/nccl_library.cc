@@ -158,8 +158,8 @@ class Library : public NcclApi {
   }
 
  private:
-  // Groups are used side by side and aborted one by one: they share nothing. A library that is
-  // older than the header reads as much of the configuration as it knows.
+  // Groups are used side by side, and each is aborted for itself: they share nothing. A library that
+  // is older than the header reads as much of the configuration as it knows.
   ncclConfig_t NonBlocking(const std::string& name) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;

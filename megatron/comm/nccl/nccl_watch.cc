@@ -33,8 +33,13 @@ std::vector<std::string> NcclWatch::PendingCalls() const {
   return lines;
 }
 
+// One after the other they would wait for each other: NCCL ends no communicator while the device is
+// in a call of another one.
 void NcclWatch::AbortAll() {
-  for (const std::shared_ptr<NcclGroup>& group : Groups()) group->Abort();
+  std::vector<std::thread> aborts;
+  for (std::shared_ptr<NcclGroup>& group : Groups())
+    aborts.emplace_back([group = std::move(group)] { group->Abort(); });
+  for (std::thread& abort : aborts) abort.join();
 }
 
 void NcclWatch::Run() {
