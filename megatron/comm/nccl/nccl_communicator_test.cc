@@ -252,14 +252,32 @@ TEST(NcclFailureTest, ARankThatWaitsForOthersIsReleasedWhenTheHostsWorldFails) {
   EXPECT_EQ(fake.counts().aborted, 2);
 }
 
-// The world is aborted first, and the device is in a call of the group.
+// A fake NCCL that tells when the first all-reduce is under way.
+class TellingNccl : public FakeNccl {
+ public:
+  NcclResult AllReduce(const Tensor& inout, ReduceOp op, ncclComm* comm,
+                       const Stream& stream) override {
+    const NcclResult result = FakeNccl::AllReduce(inout, op, comm, stream);
+    if (!under_way_.HasBeenNotified()) under_way_.Notify();
+    return result;
+  }
+  void WaitForAllReduce() const { under_way_.WaitForNotification(); }
+
+ private:
+  absl::Notification under_way_;
+};
+
+// The world is aborted too, which is in no call.
 TEST(NcclFailureTest, AGroupThatWaitsForOthersIsReleasedWithGroupsThatDoNot) {
-  FakeNccl fake;
+  TellingNccl fake;
   const absl::Status status = RunOn(
       &fake, 2, {},
       [&](NcclWorld*, const ProcessGroup& world, const Stream& stream) -> absl::Status {
         MEGATRON_ASSIGN_OR_RETURN(const auto pair, world.communicator()->Split({{0, 1}}, "pair"));
-        if (world.rank() == 1) return absl::DataLossError("the disk is full");
+        if (world.rank() == 1) {
+          fake.WaitForAllReduce();
+          return absl::DataLossError("the disk is full");
+        }
         Floats x(stream, 8, 1);
         ProcessGroup(pair).AllReduce(x.tensor(), ReduceOp::kSum, stream);
         EXPECT_THAT(world.status(), StatusIs(absl::StatusCode::kDataLoss));
