@@ -20,17 +20,28 @@ void Check(cudaError_t error, const char* call) {
 
 #define MEGATRON_CHECK_CUDA(call) Check(call, #call)
 
-// Makes a device current for a block.
+// The device that this thread has made its current one; -1: none yet.
+thread_local int current_device = -1;
+
+cudaError_t MakeCurrent(int device) {
+  const cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess) current_device = device;
+  return error;
+}
+
+// Makes a device current for a block, and for longer in a thread that had chosen none: CUDA calls
+// the first one current there, and to go back to it would make a context on it.
 class OnDevice {
  public:
-  explicit OnDevice(int device) {
-    MEGATRON_CHECK_CUDA(cudaGetDevice(&before_));
-    MEGATRON_CHECK_CUDA(cudaSetDevice(device));
+  explicit OnDevice(int device) : before_(current_device) {
+    MEGATRON_CHECK_CUDA(MakeCurrent(device));
   }
-  ~OnDevice() { MEGATRON_CHECK_CUDA(cudaSetDevice(before_)); }
+  ~OnDevice() {
+    if (before_ >= 0) MEGATRON_CHECK_CUDA(MakeCurrent(before_));
+  }
 
  private:
-  int before_ = 0;
+  const int before_;
 };
 
 cudaStream_t Handle(const CudaStream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -44,14 +55,25 @@ int CudaDeviceCount() {
 }
 
 CudaDeviceFacts CudaFacts(int device) {
-  const OnDevice current(device);
   cudaDeviceProp properties;
   MEGATRON_CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
-  size_t free = 0, total = 0;
-  MEGATRON_CHECK_CUDA(cudaMemGetInfo(&free, &total));
-  return {properties.name, static_cast<int64_t>(free), static_cast<int64_t>(total),
-          std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)),
+  return {properties.name, std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes)),
           10 * properties.major + properties.minor};
+}
+
+CudaMemory CudaMemoryOf(int device) {
+  const int before = current_device;
+  size_t free = 0, total = 0;
+  if (MakeCurrent(device) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();  // Later calls do not meet the error again.
+    free = total = 0;
+  }
+  if (before >= 0) MEGATRON_CHECK_CUDA(MakeCurrent(before));
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+void UseCudaDevice(int device) {
+  if (MakeCurrent(device) != cudaSuccess) cudaGetLastError();  // The next call meets it again.
 }
 
 std::string CudaPciBusId(int device) {
@@ -93,7 +115,7 @@ void* CudaAllocateHost(int64_t bytes, std::string* error) {
 void CudaFreeHost(void* memory) { MEGATRON_CHECK_CUDA(cudaFreeHost(memory)); }
 
 CudaStream::CudaStream(int device) : device_(device) {
-  MEGATRON_CHECK_CUDA(cudaSetDevice(device));
+  MEGATRON_CHECK_CUDA(MakeCurrent(device));
   cudaStream_t handle;
   MEGATRON_CHECK_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
   handle_ = handle;

@@ -19,12 +19,24 @@ class Tensor;
 int CudaDeviceCount();
 
 struct CudaDeviceFacts {
-  std::string name;  // "NVIDIA H200"
-  int64_t free_bytes = 0, total_bytes = 0;
+  std::string name;            // "NVIDIA H200"
   std::string uuid;            // 16 bytes that no other device has, here or elsewhere
   int compute_capability = 0;  // 90 for 9.0
 };
+// Asking takes none of the device's memory.
 CudaDeviceFacts CudaFacts(int device);
+
+struct CudaMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+// Zeros where this process cannot use the device: others have filled it, or one has it for itself.
+// Asking makes a context of CUDA on the device, which takes some hundred MB for as long as the
+// process runs: so ask only a device that this process uses.
+CudaMemory CudaMemoryOf(int device);
+// Makes the device the thread's current one, if it can be used. A thread that asks for events of a
+// device, or asks CUDA for something without naming one, does this first: the current device of a
+// thread that has chosen none is the first one of the machine, and the call makes a context there.
+void UseCudaDevice(int device);
 // The device's place on the PCI bus, such as "0000:3B:00.0"; empty where it has none.
 std::string CudaPciBusId(int device);
 

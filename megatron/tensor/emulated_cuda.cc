@@ -205,9 +205,13 @@ bool EmulateKernels() { return kernels_are_emulated = true; }
 int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) {
-  return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName,
-          most_on_device - BytesOnDevice(), most_on_device, "emulated device.", kComputeCapability};
+  return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName, "emulated device.",
+          kComputeCapability};
 }
+
+CudaMemory CudaMemoryOf(int) { return {most_on_device - BytesOnDevice(), most_on_device}; }
+
+void UseCudaDevice(int) {}
 
 std::string CudaPciBusId(int) { return ""; }
 

@@ -170,7 +170,7 @@ TEST_F(EmulatedCudaDeathTest, ItHasSoMuchMemoryAndNoMore) {
   LimitEmulatedMemory(held + 3 * Buffer::kAlignment);
   {
     const Buffer buffer(kCuda, Buffer::kAlignment, "test", nullptr);
-    EXPECT_EQ(CudaFacts(0).free_bytes, 2 * Buffer::kAlignment);
+    EXPECT_EQ(CudaMemoryOf(0).free_bytes, 2 * Buffer::kAlignment);
     EXPECT_DEATH(Buffer(kCuda, 2 * Buffer::kAlignment + 1, "too much", nullptr), "for too much");
     const Buffer rest(kCuda, 2 * Buffer::kAlignment, "test", nullptr);
   }

@@ -18,6 +18,8 @@ namespace {
 
 int CudaDeviceCount() { return 0; }
 CudaDeviceFacts CudaFacts(int) { NoCuda(); }
+CudaMemory CudaMemoryOf(int) { NoCuda(); }
+void UseCudaDevice(int) { NoCuda(); }
 std::string CudaPciBusId(int) { NoCuda(); }
 void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
 void CudaFree(int, void*) { NoCuda(); }

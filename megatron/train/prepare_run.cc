@@ -78,12 +78,13 @@ absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> re
 
 absl::StatusOr<std::vector<GpuShare>> RunPreparation::GpusToCheck(const RunOptions& options) const {
   if (options.device != DeviceType::kCuda) return std::vector<GpuShare>();
-  if (!process_.one_of_several()) return ShareGpus(0, options.num_ranks(), FreeGpuBytes());
+  if (!process_.one_of_several())
+    return ShareGpus(0, options.num_ranks(), FreeGpuBytes(options.num_ranks()));
   const int local_rank = process_.launch().local_rank;
   GpuShare mine;
   mine.gpu = DeviceOfRank(local_rank);
   MEGATRON_ASSIGN_OR_RETURN(mine.ranks, ProcessesOnSameGpu(local_rank, process_.group()));
-  mine.free_bytes = CudaFacts(mine.gpu).free_bytes;
+  mine.free_bytes = CudaMemoryOf(mine.gpu).free_bytes;
   return std::vector<GpuShare>{mine};
 }
 

@@ -47,7 +47,7 @@ int PrintPlan(const PretrainCommand& command) {
   if (command.dry_run == DryRun::kFull) {
     report = FormatFullPlan(*loaded, *planned);
   } else {
-    MachineMemory machine = MemoryOfThisMachine();
+    MachineMemory machine = MemoryOfThisMachine(planned->options.num_ranks());
     // A plan may be for another machine, with devices that this one lacks.
     const auto here = LoadConfig(command.config, WithLayout(command.all_overrides(), layout),
                                  ConfigPurpose::kRun);

@@ -217,10 +217,16 @@ absl::Status CheckFits(int64_t planned, std::optional<int64_t> available) {
                                                  " are available; ", kWhatTakesLess));
 }
 
-std::vector<int64_t> FreeGpuBytes() {
+std::vector<int64_t> FreeGpuBytes(int ranks, int gpus,
+                                  const std::function<int64_t(int gpu)>& free_bytes) {
   std::vector<int64_t> bytes;
-  for (int gpu = 0; gpu < CudaDeviceCount(); ++gpu) bytes.push_back(CudaFacts(gpu).free_bytes);
+  for (int gpu = 0; gpu < std::min(ranks, gpus); ++gpu) bytes.push_back(free_bytes(gpu));
   return bytes;
+}
+
+std::vector<int64_t> FreeGpuBytes(int ranks) {
+  return FreeGpuBytes(ranks, CudaDeviceCount(),
+                      [](int gpu) { return CudaMemoryOf(gpu).free_bytes; });
 }
 
 std::vector<GpuShare> ShareGpus(int first, int count, const std::vector<int64_t>& free_bytes) {

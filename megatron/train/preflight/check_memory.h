@@ -43,11 +43,16 @@ struct GpuShare {
   int64_t free_bytes = 0;
 };
 
-// Returns the free bytes of each GPU of this machine.
-std::vector<int64_t> FreeGpuBytes();
+// Returns the free bytes of each GPU of this machine that `ranks` ranks would have; 0 for one that
+// this process cannot use. No other GPU is asked: asking takes some of its memory.
+std::vector<int64_t> FreeGpuBytes(int ranks);
+// The same of a machine with so many GPUs, of which `free_bytes` tells.
+std::vector<int64_t> FreeGpuBytes(int ranks, int gpus,
+                                  const std::function<int64_t(int gpu)>& free_bytes);
 
 // Shares the ranks of a machine, `count` of them from `first` on, out among its GPUs, which have
-// these free bytes, as DeviceOfRank (device_links.h) does. GPUs without a rank are left out.
+// these free bytes, as DeviceOfRank (device_links.h) does. GPUs without a rank are left out,
+// and may be left out of `free_bytes`.
 std::vector<GpuShare> ShareGpus(int first, int count, const std::vector<int64_t>& free_bytes);
 
 // Checks that each GPU has the memory that its ranks take together.

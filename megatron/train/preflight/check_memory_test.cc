@@ -23,7 +23,9 @@ using ::absl_testing::IsOk;
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 RunPlan PlanOf(int64_t bytes_of_each_rank) {
@@ -156,6 +158,23 @@ TEST(CheckGpusTest, RanksThatShareAGpuNeedRoomTogether) {
                        HasSubstr("ranks 1, 3 take 3.00 KiB of the memory of GPU 1")));
   EXPECT_EQ(ShareGpus(0, 1, {10, 10}).size(), 1u);
   EXPECT_EQ(ShareGpus(0, 2, {}).size(), 0u);
+}
+
+// A GPU that another program has filled cannot even be asked.
+TEST(CheckGpusTest, OnlyGpusThatRanksWouldHaveAreAsked) {
+  std::vector<int> asked;
+  const auto ask = [&](int gpu) {
+    asked.push_back(gpu);
+    return int64_t{3072} - 1024 * gpu;
+  };
+  EXPECT_THAT(FreeGpuBytes(2, 8, ask), ElementsAre(3072, 2048));
+  EXPECT_THAT(asked, ElementsAre(0, 1));
+  EXPECT_THAT(FreeGpuBytes(4, 2, ask), ElementsAre(3072, 2048));
+  EXPECT_THAT(FreeGpuBytes(4, 0, ask), IsEmpty());
+  // Ranks are shared out as among all GPUs.
+  const std::vector<GpuShare> shares = ShareGpus(0, 2, FreeGpuBytes(2, 8, ask));
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[1].ranks, std::vector<int>({1}));
 }
 
 TEST(CheckGpusTest, ARunIsRefusedByThem) {

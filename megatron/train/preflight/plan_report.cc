@@ -561,10 +561,10 @@ Json LayoutJson(const RunOptions& options) {
 
 }  // namespace
 
-MachineMemory MemoryOfThisMachine() {
+MachineMemory MemoryOfThisMachine(int ranks) {
   MachineMemory machine;
   machine.host_bytes = AvailableHostBytes();
-  machine.gpu_bytes = FreeGpuBytes();
+  machine.gpu_bytes = FreeGpuBytes(ranks);
   return machine;
 }
 

@@ -15,7 +15,7 @@ namespace megatron {
 // The memory with which a plan is compared.
 struct MachineMemory {
   std::optional<int64_t> host_bytes;  // available bytes, if the system tells
-  std::vector<int64_t> gpu_bytes;     // free bytes of each GPU
+  std::vector<int64_t> gpu_bytes;     // free bytes of each GPU that the plan's ranks would have
   // Free bytes where optimizer states would lie in files, if there are any and the system tells.
   std::optional<int64_t> disk_bytes;
   // The reason for which the files of the ranks planned here find too little room; empty: there is
@@ -31,8 +31,8 @@ struct MachineMemory {
   std::string refusal;
 };
 
-// Returns the memory alone, without refusals and disks.
-MachineMemory MemoryOfThisMachine();
+// Returns the memory alone, without refusals and disks, for a plan of so many ranks.
+MachineMemory MemoryOfThisMachine(int ranks);
 
 // Returns how many of the run's ranks are compared with this machine, which has `devices` GPUs. On
 // the CPU, and as threads of one process, it runs all of them; of processes on GPUs it runs one on

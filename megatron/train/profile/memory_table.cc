@@ -73,9 +73,9 @@ std::string FormatProcessMemory(Device device) {
                           FormatBytes(resident));
   }
   if (device.type == DeviceType::kCuda) {
-    const CudaDeviceFacts facts = CudaFacts(device.index);
+    const CudaMemory memory = CudaMemoryOf(device.index);
     absl::StrAppendFormat(&text, "    %-28s %12s\n", absl::StrCat("taken of cuda:", device.index),
-                          FormatBytes(facts.total_bytes - facts.free_bytes));
+                          FormatBytes(memory.total_bytes - memory.free_bytes));
   }
   return text;
 }

@@ -357,9 +357,9 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
   for (const auto& [name, bytes] : rank_.profile.planned) mine.planned_bytes += bytes;
   const Device device = trainer_->stream().device();
   if (device.type == DeviceType::kCuda) {
-    const CudaDeviceFacts facts = CudaFacts(device.index);
-    mine.device_used_bytes = facts.total_bytes - facts.free_bytes;
-    mine.device_bytes = facts.total_bytes;
+    const CudaMemory memory = CudaMemoryOf(device.index);
+    mine.device_used_bytes = memory.total_bytes - memory.free_bytes;
+    mine.device_bytes = memory.total_bytes;
   }
   times_ = MakeTimeReport(GatherRankTimes(mine, trainer_->groups().world),
                           metrics->interval->iterations);
