@@ -80,6 +80,7 @@ void UpdateAhead::Start(Update update) {
   }
   ready_->Record(*to_host_);
   thread_ = std::thread([this, update = std::move(update)] {
+    UseCudaDevice(stream_.device().index);
     ready_->Wait();
     sent_->Wait();
     PushCudaRange("update beside the next step");

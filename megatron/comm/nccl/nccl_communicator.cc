@@ -148,7 +148,8 @@ absl::StatusOr<std::unique_ptr<NcclWorld>> NcclWorld::Create(NcclApi* api,
                                                              const NcclWorldOptions& options) {
   CHECK(api != nullptr);
   MEGATRON_ASSIGN_OR_RETURN(const NcclUniqueId id, ShareUniqueId(api, host.get()));
-  World world = {api, options, std::make_shared<NcclWatch>(host, options.watch_interval)};
+  World world = {api, options,
+                 std::make_shared<NcclWatch>(host, options.device, options.watch_interval)};
   std::shared_ptr<NcclGroup> group = world.MakeGroup(host);
   const absl::Status status = group->Initialize(id);
   if (!status.ok()) {

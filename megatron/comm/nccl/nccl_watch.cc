@@ -7,11 +7,12 @@
 
 #include "megatron/base/steady_now.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
 
-NcclWatch::NcclWatch(std::shared_ptr<Communicator> host, absl::Duration interval)
-    : host_(std::move(host)), interval_(interval), thread_([this] { Run(); }) {
+NcclWatch::NcclWatch(std::shared_ptr<Communicator> host, int device, absl::Duration interval)
+    : host_(std::move(host)), device_(device), interval_(interval), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), "nccl watch");  // named in reports
 }
 
@@ -37,12 +38,17 @@ std::vector<std::string> NcclWatch::PendingCalls() const {
 // in a call of another one.
 void NcclWatch::AbortAll() {
   std::vector<std::thread> aborts;
-  for (std::shared_ptr<NcclGroup>& group : Groups())
-    aborts.emplace_back([group = std::move(group)] { group->Abort(); });
+  for (std::shared_ptr<NcclGroup>& group : Groups()) {
+    aborts.emplace_back([this, group = std::move(group)] {
+      UseCudaDevice(device_);
+      group->Abort();
+    });
+  }
   for (std::thread& abort : aborts) abort.join();
 }
 
 void NcclWatch::Run() {
+  UseCudaDevice(device_);
   const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_; };
   while (true) {
     {

@@ -20,7 +20,8 @@ class Communicator;
 // Threads: all methods may be called by any thread.
 class NcclWatch {
  public:
-  NcclWatch(std::shared_ptr<Communicator> host, absl::Duration interval);
+  // `device` is that of the groups.
+  NcclWatch(std::shared_ptr<Communicator> host, int device, absl::Duration interval);
   ~NcclWatch() { Stop(); }
 
   // Groups end in the order in which they are added, which is the same on all ranks.
@@ -37,6 +38,7 @@ class NcclWatch {
   std::vector<std::shared_ptr<NcclGroup>> Groups() const;
 
   const std::shared_ptr<Communicator> host_;
+  const int device_;
   const absl::Duration interval_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<NcclGroup>> groups_ ABSL_GUARDED_BY(mutex_);

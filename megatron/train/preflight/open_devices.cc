@@ -35,6 +35,8 @@ absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
                                             const LaunchEnvironment& launch,
                                             const ProcessGroup& processes) {
   if (options.device != DeviceType::kCuda) return DeviceLinks();
+  // What the process asks CUDA from now on makes no context on another rank's GPU.
+  if (launch.world_size > 1) UseCudaDevice(DeviceOfRank(launch.local_rank));
   return WithExitCode(launch.world_size > 1 ? LinkProcesses(options, launch.local_rank, processes)
                                             : LinkThreads(options),
                       kExitConfig);

@@ -17,8 +17,8 @@
 
 namespace megatron {
 
-// Chooses how ranks send each other what is on their GPUs. Collective over the processes. Errors
-// carry kExitConfig.
+// Chooses how ranks send each other what is on their GPUs. Collective over the processes, each of
+// which makes its rank's GPU the thread's current one. Errors carry kExitConfig.
 absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
                                             const LaunchEnvironment& launch,
                                             const ProcessGroup& processes);
