@@ -308,7 +308,9 @@ int PretrainProcess::Run() {
   std::optional<absl::StatusOr<LoadedConfig>> read = Start(&code);
   while (read) {
     code = RunWith(*std::move(read));
-    if (!recovery_.MayGoOn()) return code;
+    // One that has joined and waits for a topology file's order of ranks can't meet the others.
+    const bool is_lost_alone = process_.leaves_alone() && recovery_.LostOthers();
+    if (!recovery_.MayGoOn()) return is_lost_alone ? kExitHang : code;
     recovery_.LeaveWorld();
     read = GoOn(&code);
   }
