@@ -28,6 +28,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(10);
 constexpr absl::Duration kGlance = absl::Milliseconds(250);
 // A value that is there is read at once; one whose writer was lost never comes.
 constexpr absl::Duration kReadTime = absl::Milliseconds(200);
+constexpr char kMade[] = "made", kGivenUp[] = "given up";  // the verdicts on a world
 
 // "0:7/1" is part 0 of 1 after 7 steps; "-" is nothing.
 std::string EncodeKept(const std::vector<KeptPart>& kept) {
@@ -354,23 +355,54 @@ absl::StatusOr<int64_t> Regroup::CountWaiting() {
   return absl::c_count_if(comers, [](const Comer& comer) { return comer.place >= 0; });
 }
 
-absl::Status Regroup::GiveUp() { return store_.Set(Key(number(), "given_up"), ""); }
+absl::Status Regroup::Decide(absl::string_view verdict) {
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t decisions, store_.Add(Key(number(), "decisions"), 1));
+  if (decisions > 1) return absl::OkStatus();
+  return store_.Set(Key(number(), "verdict"), verdict);
+}
+
+absl::StatusOr<std::optional<std::string>> Regroup::ReadVerdict(absl::Duration timeout) {
+  absl::StatusOr<std::string> verdict = store_.Get(Key(number(), "verdict"), timeout);
+  if (absl::IsDeadlineExceeded(verdict.status())) return std::nullopt;
+  MEGATRON_RETURN_IF_ERROR(verdict.status());
+  return std::make_optional(*std::move(verdict));
+}
+
+absl::Status Regroup::GiveUp() { return Decide(kGivenUp); }
+
+absl::StatusOr<bool> Regroup::GiveUpUnlessMade() {
+  MEGATRON_RETURN_IF_ERROR(GiveUp());
+  // A process that is lost as it decides leaves no verdict: then nobody keeps the world.
+  MEGATRON_ASSIGN_OR_RETURN(const std::optional<std::string> verdict, ReadVerdict(patience_));
+  return verdict != kMade;
+}
 
 absl::StatusOr<bool> Regroup::IsGivenUp(const RegroupPlan& plan) {
-  const absl::Status given_up =
-      store_.Get(Key(number(), "given_up"), absl::ZeroDuration()).status();
-  if (!absl::IsDeadlineExceeded(given_up)) {
-    MEGATRON_RETURN_IF_ERROR(given_up);
-    return true;
-  }
+  MEGATRON_ASSIGN_OR_RETURN(const std::optional<std::string> verdict,
+                            ReadVerdict(absl::ZeroDuration()));
+  if (verdict.has_value()) return *verdict == kGivenUp;
   // Each process looks after one other, so that the store has few questions to answer.
   const int next = (plan.RankOf(comer_) + 1) % static_cast<int>(plan.ranks.size());
   MEGATRON_ASSIGN_OR_RETURN(
       const std::string text,
       store_.Get(Key(number(), absl::StrCat("comer/", plan.ranks[next].comer)), kReadTime));
   if (DecodeComer(text).has_value()) return false;
-  MEGATRON_RETURN_IF_ERROR(GiveUp());
-  return true;
+  return GiveUpUnlessMade();
+}
+
+absl::StatusOr<bool> Regroup::Agree(const RegroupPlan& plan, absl::FunctionRef<bool()> holds) {
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t made, store_.Add(Key(number(), "made"), 1));
+  if (made == static_cast<int64_t>(plan.ranks.size())) {
+    MEGATRON_RETURN_IF_ERROR(Decide(kMade));
+  }
+  const absl::Time deadline = SteadyNow() + patience_;
+  while (true) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::optional<std::string> verdict, ReadVerdict(kGlance));
+    if (verdict.has_value()) return *verdict == kMade;
+    const bool waits = holds() && SteadyNow() < deadline;
+    MEGATRON_ASSIGN_OR_RETURN(const bool is_given_up, waits ? IsGivenUp(plan) : GiveUpUnlessMade());
+    if (is_given_up) return false;
+  }
 }
 
 absl::Status Regroup::End(absl::string_view reason) {

@@ -8,6 +8,9 @@
 // is lost, or the world cannot be made, members meet again at the next one. The store notices when
 // a process ends that has come: it gets no place, or the world that has one for it is given up.
 //
+// None of them leaves the world before until all have made the next one: where only some had left
+// it, two of them might come with the same rank, each of another world.
+//
 // PlanRegroup is the decision. Ranks that hold the same weights are *copies*; those that hold one
 // whole model between them are a *replica*. A replica that has lost a rank goes on only if another
 // process takes that place. Where copies have shared out their state, each *part* of it is in the
@@ -87,7 +90,8 @@ RegroupPlan PlanRegroup(const std::vector<Comer>& comers, const RegroupRules& ru
 // One process's part in a job's rendezvous. Errors of the store are kUnavailable.
 class Regroup {
  public:
-  // `patience` is the longest time that a leader waits for members that seem to be alive.
+  // `patience` is the longest time that a leader waits for members that seem to be alive, and the
+  // processes of a plan for each other.
   Regroup(Store* store, absl::Duration patience) : store_(*store), patience_(patience) {}
 
   // The job's first world is made in an attempt of number 0 or, where a rank is lost before all
@@ -117,10 +121,13 @@ class Regroup {
                                           absl::FunctionRef<bool()> stop);
 
   // Tells the others that the world of the last plan, in which this process has a place, cannot be
-  // made.
+  // made. It changes nothing where all have made it.
   absl::Status GiveUp();
   // Returns whether another process has said so, or the one of the next rank has ended.
   absl::StatusOr<bool> IsGivenUp(const RegroupPlan& plan);
+  // Says that this process has made that world, and waits until all have, or one of them gives it
+  // up: false. `holds` returns whether the world has not failed since.
+  absl::StatusOr<bool> Agree(const RegroupPlan& plan, absl::FunctionRef<bool()> holds);
 
   // Returns how many spares have come to the next rendezvous and wait there.
   absl::StatusOr<int64_t> CountWaiting();
@@ -142,6 +149,12 @@ class Regroup {
   absl::StatusOr<std::vector<Comer>> AwaitMembers(absl::FunctionRef<std::vector<int>()> live);
   // Returns nothing if the plan is not there in time.
   absl::StatusOr<std::optional<RegroupPlan>> ReadPlan(int number, absl::Duration timeout);
+  // Settles what becomes of the world of the last plan, unless a process has done so before.
+  absl::Status Decide(absl::string_view verdict);
+  // Returns nothing if that is not settled in time.
+  absl::StatusOr<std::optional<std::string>> ReadVerdict(absl::Duration timeout);
+  // Gives the world up. False: all had made it before.
+  absl::StatusOr<bool> GiveUpUnlessMade();
 
   Store& store_;
   const absl::Duration patience_;

@@ -211,6 +211,21 @@ class RegroupTest : public ::testing::Test {
  protected:
   RegroupPlan Decide(const std::vector<Comer>& comers) { return PlanRegroup(comers, rules_); }
 
+  // Ranks 0 and 1 meet one after the other. Returns the plan in which both have a place.
+  static RegroupPlan MeetInTurn(Regroup* zero, Regroup* one) {
+    RegroupPlan plan;
+    plan.data_size = 2;
+    plan.ranks = {{1, 0, "a"}, {2, 1, "a"}};
+    for (const int rank : {0, 1}) {
+      const auto met = (rank == 0 ? zero : one)
+                           ->MeetAsMember(
+                               {rank, "a", rank, {}}, [] { return std::vector<int>{0}; },
+                               [&](const std::vector<Comer>&) { return plan; });
+      EXPECT_TRUE(met.ok()) << met.status();
+    }
+    return plan;
+  }
+
   MemoryStore store_;
   RegroupRules rules_ = Rules(1, 1, 4);
 };
@@ -300,6 +315,42 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
   EXPECT_TRUE(end.ends);
   EXPECT_TRUE(end.is_done);
   EXPECT_EQ(end.reason, "the run has ended");
+}
+
+bool Holds() { return true; }
+
+TEST_F(RegroupTest, AWorldIsMadeWhenAllHaveMadeIt) {
+  Regroup zero(&store_, absl::Minutes(5)), one(&store_, absl::Minutes(5));
+  const RegroupPlan plan = MeetInTurn(&zero, &one);
+  std::thread other([&] { EXPECT_TRUE(*one.Agree(plan, Holds)); });
+  EXPECT_TRUE(*zero.Agree(plan, Holds));
+  other.join();
+  EXPECT_TRUE(one.GiveUp().ok());
+  EXPECT_FALSE(*zero.IsGivenUp(plan)) << "it is too late";
+}
+
+TEST_F(RegroupTest, NobodyHasAWorldThatOneCannotMake) {
+  Regroup zero(&store_, absl::Minutes(5)), one(&store_, absl::Minutes(5));
+  const RegroupPlan plan = MeetInTurn(&zero, &one);
+  std::thread waiting([&] { EXPECT_FALSE(*zero.Agree(plan, Holds)); });
+  while (*store_.Add("regroup/1/made", 0) == 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(one.GiveUp().ok());
+  waiting.join();
+}
+
+TEST_F(RegroupTest, NobodyHasAWorldThatFailsBeforeAllHaveMadeIt) {
+  Regroup zero(&store_, absl::Minutes(5)), one(&store_, absl::Minutes(5));
+  const RegroupPlan plan = MeetInTurn(&zero, &one);
+  EXPECT_FALSE(*zero.Agree(plan, [] { return false; }));
+  EXPECT_FALSE(*one.Agree(plan, Holds)) << "both have said that they have it, but too late";
+}
+
+TEST_F(RegroupTest, NobodyHasAWorldWhoseVerdictALostProcessOwes) {
+  Regroup zero(&store_, absl::Milliseconds(100)), one(&store_, absl::Milliseconds(100));
+  const RegroupPlan plan = MeetInTurn(&zero, &one);
+  ASSERT_TRUE(store_.Add("regroup/1/decisions", 1).ok());
+  EXPECT_FALSE(*zero.Agree(plan, Holds));
+  EXPECT_FALSE(*one.Agree(plan, Holds));
 }
 
 // A spare that is asked to end leaves, and is not taken for a rank.

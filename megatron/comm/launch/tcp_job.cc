@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Meet(const LaunchEnvironment& la
 }
 
 absl::Status TcpJob::MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline,
-                               std::function<bool()> is_over) {
+                               std::function<bool()> is_over,
+                               const std::function<absl::Status(const TcpWorld&)>& agree) {
   TcpWorldOptions options = options_;
   options.rank = rank;
   options.size = size;
@@ -89,6 +90,12 @@ absl::Status TcpJob::MakeWorld(int rank, int size, const std::string& name, absl
   options.is_over = std::move(is_over);
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<TcpWorld> world,
                             TcpWorld::Create(store_.get(), secret_, options));
+  if (agree) {
+    const absl::Status agreed = agree(*world);
+    // Else this process would wait for its goodbyes to arrive, also at ranks that are cut off.
+    if (!agreed.ok()) world->Abort(agreed);
+    MEGATRON_RETURN_IF_ERROR(agreed);
+  }
   world_ = std::move(world);
   return absl::OkStatus();
 }

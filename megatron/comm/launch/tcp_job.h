@@ -41,9 +41,12 @@ class TcpJob {
 
   // Makes a world of `size` processes, of which this one is `rank`. All of them give the same name,
   // which no other world of the job has. The new world takes the place of the one before, which
-  // this process leaves then; after an error it stays. `is_over` is TcpWorldOptions'.
+  // this process leaves then; after an error it stays. `is_over` is TcpWorldOptions'. `agree` is
+  // called with the new world, while there is the one before, and may refuse it: its error is
+  // returned, and ends the new world on all ranks.
   absl::Status MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline,
-                         std::function<bool()> is_over = nullptr);
+                         std::function<bool()> is_over = nullptr,
+                         const std::function<absl::Status(const TcpWorld&)>& agree = nullptr);
 
   TcpWorld& world() { return *world_; }
   bool has_world() const { return world_ != nullptr; }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -16,6 +17,7 @@
 #include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/comm/tcp/tcp_communicator.h"
 
 namespace megatron {
 namespace {
@@ -98,6 +100,45 @@ TEST(TcpJobTest, AWorldThatIsNotWaitedForAnyLongerIsMadeUnderAnotherName) {
     });
   }
   lost.join();
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(TcpJobTest, AWorldThatIsRefusedLeavesTheOneBeforeAsItWas) {
+  const int port = FreePort();
+  const JobSecret secret = JobSecret::Random();
+  std::atomic<int> asked{0};
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      LaunchEnvironment launch;
+      launch.rank = rank;
+      launch.world_size = launch.local_world_size = 2;
+      launch.master_port = port;
+      const auto job = TcpJob::Join(launch, secret);
+      ASSERT_THAT(job, IsOk());
+      const TcpWorld* const before = &(*job)->world();
+      const auto refuse = [&](const TcpWorld& world) -> absl::Status {
+        EXPECT_NE(&world, before);
+        EXPECT_EQ(&(*job)->world(), before);
+        ++asked;
+        while (asked < 2) absl::SleepFor(absl::Milliseconds(1));
+        return absl::AbortedError("refused");
+      };
+      EXPECT_THAT((*job)->MakeWorld(rank, 2, "refused", absl::Minutes(5), nullptr, refuse),
+                  StatusIs(absl::StatusCode::kAborted, "refused"));
+      EXPECT_EQ(&(*job)->world(), before);
+      {
+        const ProcessGroup world((*job)->world().communicator());
+        ThreadPool pool(1);
+        world.Barrier(Stream::Cpu(&pool));
+        EXPECT_THAT(world.status(), IsOk());
+      }
+      EXPECT_THAT((*job)->MakeWorld(rank, 2, "next", absl::Minutes(5), nullptr,
+                                    [](const TcpWorld&) { return absl::OkStatus(); }),
+                  IsOk());
+      EXPECT_THAT((*job)->world().status(), IsOk());
+    });
+  }
   for (std::thread& rank : ranks) rank.join();
 }
 

@@ -192,12 +192,20 @@ Comer RankJob::Self(int rank, const std::vector<KeptPart>& kept) const {
 
 absl::Status RankJob::MakeWorld(RegroupPlan plan) {
   const int rank = plan.RankOf(regroup_->comer());
-  const absl::Status made =
-      job_->MakeWorld(rank, static_cast<int>(plan.ranks.size()),
-                      absl::StrCat("world.", regroup_->number()), options_.heartbeat_timeout, [&] {
-                        const absl::StatusOr<bool> over = regroup_->IsGivenUp(plan);
-                        return over.ok() && *over;
-                      });
+  const auto is_given_up = [&] {
+    const absl::StatusOr<bool> over = regroup_->IsGivenUp(plan);
+    return over.ok() && *over;
+  };
+  const auto agree = [&](const TcpWorld& world) -> absl::Status {
+    MEGATRON_ASSIGN_OR_RETURN(const bool have_made,
+                              regroup_->Agree(plan, [&] { return world.status().ok(); }));
+    if (have_made) return absl::OkStatus();
+    MEGATRON_RETURN_IF_ERROR(world.status());
+    return absl::CancelledError("another rank could not make the same group");
+  };
+  const absl::Status made = job_->MakeWorld(rank, static_cast<int>(plan.ranks.size()),
+                                            absl::StrCat("world.", regroup_->number()),
+                                            options_.heartbeat_timeout, is_given_up, agree);
   if (!made.ok()) {
     regroup_->GiveUp().IgnoreError();
     return made;

@@ -50,9 +50,13 @@ LaunchEnvironment LaunchOf(int rank, int ranks, int port) {
   return launch;
 }
 
-// Rank 2 is lost; the process in its place is lost, too, when the others have counted on it: before
-// it has connected to them, or when it has connected to the first one.
-void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
+// The ranks of the next world that a process reaches before it is lost.
+enum class Reached { kNone, kTheFirst, kAll };
+
+// Rank 0 is lost; the process in its place is lost, too, when the others have counted on it: before
+// it has connected to them, when it has connected to the first one, or when it has made the next
+// world with them, in which they have other ranks.
+void LoseARankAndThenTheOneInItsPlace(Reached reached) {
   const JobSecret secret = JobSecret::Random();
   setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
   const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
@@ -67,39 +71,41 @@ void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
   std::vector<std::unique_ptr<RankJob>> jobs(2);
   std::unique_ptr<TcpJob> lost;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options, "");
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(i + 1), options, "");
       ASSERT_THAT(job, IsOk());
-      jobs[rank] = *std::move(job);
+      jobs[i] = *std::move(job);
     });
   }
   threads.emplace_back([&] {
-    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret);
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(0), secret);
     ASSERT_THAT(job, IsOk());
     lost = *std::move(job);
-    ASSERT_THAT(lost->MakeWorld(2, kRanks, "world", absl::Minutes(5)), IsOk());
+    ASSERT_THAT(lost->MakeWorld(0, kRanks, "world", absl::Minutes(5)), IsOk());
   });
   for (std::thread& thread : threads) thread.join();
   threads.clear();
   ASSERT_TRUE(jobs[0] != nullptr && jobs[1] != nullptr && lost != nullptr);
 
   std::thread joiner([&] {
-    TcpWorldOptions to_the_first;
-    to_the_first.route = [](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
-      if (peer == 0) return address;
+    TcpWorldOptions world;
+    world.route = [&](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+      if (peer == 0 || reached == Reached::kAll) return address;
       return absl::AbortedError("lost");
     };
-    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret, to_the_first);
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(0), secret, world);
     ASSERT_THAT(job, IsOk());
     Regroup regroup(&(*job)->store(), kHeartbeatTimeout);
     const absl::StatusOr<RegroupPlan> plan =
-        regroup.MeetAsSpare({2, "host", -1, {}}, kRanks, [] { return false; });
+        regroup.MeetAsSpare({0, "host", -1, {}}, kRanks, [] { return false; });
     ASSERT_THAT(plan, IsOk());
     EXPECT_EQ(static_cast<int>(plan->ranks.size()), kRanks);
-    if (has_connected) {
-      EXPECT_THAT((*job)->MakeWorld(2, kRanks, "world.1", absl::Minutes(5)),
-                  StatusIs(absl::StatusCode::kAborted));
+    EXPECT_EQ(plan->RankOf(regroup.comer()), 2);
+    if (reached != Reached::kNone) {
+      EXPECT_THAT(
+          (*job)->MakeWorld(2, kRanks, "world.1", absl::Minutes(5)),
+          StatusIs(reached == Reached::kAll ? absl::StatusCode::kOk : absl::StatusCode::kAborted));
     }
     // All of its connections end here.
   });
@@ -113,26 +119,31 @@ void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
   rules.fits = [](int64_t) { return true; };
   rules.from_checkpoint = true;
   const absl::Time begin = SteadyNow();
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back(
-        [&, rank] { EXPECT_THAT(jobs[rank]->Regroup({}, rules), IsOkAndHolds(true)); });
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] { EXPECT_THAT(jobs[i]->Regroup({}, rules), IsOkAndHolds(true)); });
   }
   for (std::thread& thread : threads) thread.join();
   joiner.join();
   EXPECT_LT(SteadyNow() - begin, kHeartbeatTimeout / 2);
-  for (const std::unique_ptr<RankJob>& job : jobs) {
-    ASSERT_NE(job->plan(), nullptr);
-    EXPECT_EQ(job->plan()->reason, "without rank 2");
-    EXPECT_EQ(job->launch().world_size, 2);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_NE(jobs[i]->plan(), nullptr);
+    // They have come as the ranks that they were when rank 0 was lost.
+    EXPECT_EQ(jobs[i]->plan()->reason, "without rank 0");
+    EXPECT_EQ(jobs[i]->launch().world_size, 2);
+    EXPECT_EQ(jobs[i]->launch().rank, i);
   }
 }
 
 TEST(RankJobTest, AProcessThatIsLostBeforeItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
-  LoseARankAndThenTheOneInItsPlace(/*has_connected=*/false);
+  LoseARankAndThenTheOneInItsPlace(Reached::kNone);
 }
 
 TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
-  LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
+  LoseARankAndThenTheOneInItsPlace(Reached::kTheFirst);
+}
+
+TEST(RankJobTest, RanksKeepTheirWorldUntilAllHaveMadeTheNextOne) {
+  LoseARankAndThenTheOneInItsPlace(Reached::kAll);
 }
 
 // Rank 2 is lost when it has connected to the first rank, which has all its connections then, and
