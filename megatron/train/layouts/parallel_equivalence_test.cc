@@ -253,15 +253,19 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
     for (int pair : PairsOf(c)) open[pair] = 1;
   }
   std::vector<Case> chosen;
+  // What each case covered when it was last looked at. It covers no more later, so that few cases
+  // are looked at each time.
+  std::vector<int> covered(all.size(), kNumPairs);
   while (true) {
     const Case* best = nullptr;
     int most = 0;
-    for (const Case& c : all) {
-      int count = 0;
-      for (int pair : PairsOf(c)) count += open[pair];
-      if (count > most) {
-        most = count;
-        best = &c;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (covered[i] <= most) continue;
+      covered[i] = 0;
+      for (int pair : PairsOf(all[i])) covered[i] += open[pair];
+      if (covered[i] > most) {
+        most = covered[i];
+        best = &all[i];
       }
     }
     if (best == nullptr) return chosen;
