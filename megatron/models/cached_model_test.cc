@@ -442,7 +442,7 @@ TEST(CachedModelTest, GeneratedTextIsThatOfWholeTextsAlsoBeyondTheContext) {
 // With the cache and without one.
 TEST(CachedModelTest, GenerationEndsWhereTheModelGivesNoNumbers) {
   ModelOptions uncached = Long(SmallGpt2());
-  uncached.transformer.moe.capacity_factor = 1;  // of no experts
+  uncached.transformer.moe.capacity_factor = 1;  // there are no experts
   for (const ModelOptions& options : {Long(SmallGpt2()), uncached}) {
     RankModel rank(options, ProcessGroups());
     ASSERT_EQ(rank.harness.stage().TakesCache(),

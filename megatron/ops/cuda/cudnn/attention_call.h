@@ -58,7 +58,7 @@ struct CudnnAttention {
       return std::tie(x.head, x.token) < std::tie(y.head, y.token);
     }
   };
-  std::array<Strides, kCudnnRoles> strides{};  // of the log-sum-exp only if packed
+  std::array<Strides, kCudnnRoles> strides{};  // the log-sum-exp has one only if packed
 
   int64_t heads(CudnnRole role) const { return HasKeys(role) ? groups : query_heads; }
   int64_t length(CudnnRole role) const { return HasKeys(role) ? keys : queries; }
