@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t mine = blockIdx.x;
   for (int64_t t = 0; t < tokens; ++t) {
     const int32_t found = bin[t * experts + mine];
-    if (found % kThreads == threadIdx.x) ++counts[mine * bins + found];
+    if (found % kThreads == static_cast<int>(threadIdx.x)) ++counts[mine * bins + found];
   }
 }
 

@@ -83,6 +83,10 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
+// The guard of a static variable in a function is loaded by it.
+char __tsan_atomic8_load(const volatile char* at, int) {
+  return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+}
 int __tsan_atomic32_load(const volatile int* at, int) {
   return __atomic_load_n(at, __ATOMIC_SEQ_CST);
 }
