@@ -344,6 +344,8 @@ absl::StatusOr<std::optional<IslandMessage>> OuterServer::Handle(Connection* con
         "the server could not save its state, and shows the round's copy only when it has"));
   }
   if (message.kind == IslandMessageKind::kJoin) {
+    // An error of blocks that were put before is no error of those that come now.
+    connection->put_error = absl::OkStatus();
     absl::StatusOr<IslandMessage> state = Join(connection, message);
     // An island that comes too early, or twice, may ask again.
     if (absl::IsUnavailable(state.status()) || absl::IsAlreadyExists(state.status()))
@@ -356,8 +358,12 @@ absl::StatusOr<std::optional<IslandMessage>> OuterServer::Handle(Connection* con
   }
   if (connection->island < 0) return absl::InvalidArgumentError("it has not joined");
   Island& island = islands_[connection->island];
-  if (island.leader == nullptr || island.session != connection->session)
-    return Answer(absl::UnavailableError("the island is out and has to join again"));
+  if (island.leader == nullptr || island.session != connection->session) {
+    const absl::Status out = absl::UnavailableError("the island is out and has to join again");
+    if (message.kind != IslandMessageKind::kPut) return Answer(out);
+    connection->put_error.Update(out);
+    return std::nullopt;
+  }
   const auto only_first = [&]() -> absl::Status {
     if (connection->leads) return absl::OkStatus();
     return absl::InvalidArgumentError("this is for the island's first rank");

@@ -134,6 +134,43 @@ TEST_F(OuterServerTest, AnUpdateThatIsWholeStaysWhenItsIslandIsLost) {
   EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 1}));
 }
 
+TEST_F(OuterServerTest, ARankThatSendsWhenItsFirstRankIsLostIsToldOnceAndSendsAgain) {
+  Start(With(1, absl::Seconds(60)));
+  TestIsland first = Make(0), second = Make(0);
+  second.set_leads(false);
+  first.Enter(Some(0));
+  ASSERT_THAT(second.Join().status(), IsOk());
+  IslandMessage begin = MessageOf(IslandMessageKind::kBegin);
+  begin.run = first.run;
+  begin.attempt = 5;
+  const ModelValues update(kElements, 0.25f);
+  const IslandMessage flush = MessageOf(IslandMessageKind::kFlush);
+  const auto send_from_second = [&] {
+    for (const TensorBlock& block : Blocks()) {
+      IslandMessage put = begin;
+      put.kind = IslandMessageKind::kPut;
+      put.block = block;
+      put.values = Bytes(ModelValues(block.place.extent.numel(), update[0]));
+      EXPECT_THAT(second.client().Send(put), IsOk());
+    }
+    return second.client().Ask(flush).status();
+  };
+  first.Disconnect();
+  while (second.client().Ask(flush).ok()) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_THAT(send_from_second(),
+              StatusIs(absl::StatusCode::kUnavailable, ::testing::HasSubstr("has to join again")));
+  ASSERT_THAT(first.Join().status(), IsOk());
+  ASSERT_THAT(second.Join().status(), IsOk());
+  EXPECT_THAT(first.client().Ask(begin).status(), IsOk());
+  EXPECT_THAT(send_from_second(), IsOk());
+  IslandMessage finish = begin;
+  finish.kind = IslandMessageKind::kFinish;
+  EXPECT_THAT(first.client().Ask(finish).status(), IsOk());
+  Plain plain(Some(0));
+  plain.Step({update});
+  EXPECT_EQ(first.Fetch(first.Await()), plain.global());
+}
+
 TEST_F(OuterServerTest, TooFewIslandsWaitForOneMore) {
   Start(With(2, absl::Milliseconds(300)));
   TestIsland a = Make(0);

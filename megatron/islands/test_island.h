@@ -56,6 +56,8 @@ class TestIsland {
 
   // Makes it an island of a federated run.
   void set_federated(const FederatedOptions& federated) { federated_ = federated; }
+  // Whether it is the island's first rank.
+  void set_leads(bool leads) { leads_ = leads; }
 
   absl::StatusOr<IslandMessage> Join() {
     IslandAgreement agreement = TestAgreement();
@@ -70,7 +72,7 @@ class TestIsland {
     IslandMessage join = MessageOf(IslandMessageKind::kJoin, round);
     join.island = number_;
     join.session = session_;
-    join.leads = true;
+    join.leads = leads_;
     join.agreement = agreement;
     join.run = run;
     return client_.Ask(join);
@@ -200,6 +202,7 @@ class TestIsland {
   IslandClient client_;
   const int number_;
   const uint64_t session_;
+  bool leads_ = true;
   uint64_t attempt_ = 0;
   FederatedOptions federated_;
   std::unique_ptr<SecureSumMember> member_;
