@@ -27,15 +27,17 @@ IslandMessage Answer(const absl::Status& status) {
   return answer;
 }
 
-// A host that has gone without a word is noticed within about half a minute.
-void KeepAlive(const Socket& socket) {
+// Notices a host that has gone without a word.
+void KeepAlive(const Socket& socket, absl::Duration silence_limit) {
+  const int seconds = static_cast<int>(absl::ToInt64Seconds(silence_limit));
   const auto set = [&](int level, int name, int value) {
     setsockopt(socket.fd(), level, name, &value, sizeof(value));
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 6);
+  // There are no probes while an answer is on its way. This limit holds for answers and for probes.
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
 // Reads for a moment what is still coming, so that closing does not take back the last answer.
@@ -169,7 +171,7 @@ void OuterServer::Open(AcceptedChannel channel) {
                  << ")";
     return;
   }
-  KeepAlive(channel.socket);
+  KeepAlive(channel.socket, options_.silence_limit);
   absl::MutexLock lock(&mutex_);
   if (static_cast<int>(connections_.size()) >= options_.max_connections) {
     LOG(WARNING) << "connection from " << peer << " refused: there are " << options_.max_connections

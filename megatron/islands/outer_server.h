@@ -66,6 +66,9 @@ struct OuterServerOptions {
   absl::Duration round_timeout = absl::Minutes(10);
   // The longest time for the rest of a message whose length has come, and for an answer.
   absl::Duration message_time = absl::Seconds(60);
+  // A connection ends when its host has acknowledged nothing for so long, be it a probe or an
+  // answer, or has had no room for more of an answer. At least 6 s.
+  absl::Duration silence_limit = absl::Seconds(30);
   int64_t max_parameters = int64_t{20} * 1000 * 1000 * 1000;
   int max_connections = 4096;
   // If enabled, the updates are summed securely, and the islands must have the same. Noise needs a

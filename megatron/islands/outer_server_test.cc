@@ -2,6 +2,9 @@
 
 #include "megatron/islands/outer_server.h"
 
+#include <linux/filter.h>
+#include <sys/socket.h>
+
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -120,6 +123,40 @@ TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
   EXPECT_EQ(server_->round(), 1);  // it is waited for
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
   EXPECT_EQ(b.Await().present, (std::vector<int32_t>{0, 1}));
+}
+
+TEST_F(OuterServerTest, AHostThatVanishesBeforeItHasItsAnswerIsOut) {
+  OuterServerOptions options = With(1, absl::Minutes(10));
+  options.silence_limit = absl::Seconds(6);
+  Start(options);
+  TestIsland a = Make(0);
+  a.Enter(Some(0));
+  const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+  const auto socket = ConnectTcp(server_->endpoint(), deadline);
+  ASSERT_THAT(socket.status(), IsOk());
+  ChannelId id;
+  id.purpose = ChannelPurpose::kIslands;
+  id.version = kIslandProtocolVersion;
+  ASSERT_THAT(ProveAsConnector(*socket, secret_, id, deadline), IsOk());
+  IslandMessage join = MessageOf(IslandMessageKind::kJoin, a.round);
+  join.island = 1;
+  join.session = 5;
+  join.leads = true;
+  join.agreement = TestAgreement();
+  join.run = a.run;
+  ASSERT_THAT(SendAll(*socket, EncodeIslandMessage(join), deadline), IsOk());
+  char first = 0;
+  ASSERT_THAT(ReceiveAll(*socket, &first, 1, deadline), IsOk());
+  // From here on no packet arrives at the socket, so that none is acknowledged.
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program = {1, &drop_all};
+  ASSERT_EQ(setsockopt(socket->fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+  const IslandMessage poll = MessageOf(IslandMessageKind::kPoll, a.round);
+  ASSERT_THAT(SendAll(*socket, EncodeIslandMessage(poll), deadline), IsOk());
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  const IslandMessage state = a.Await(absl::Minutes(1));
+  EXPECT_EQ(state.round, 1);
+  EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
 }
 
 TEST_F(OuterServerTest, AnUpdateThatIsWholeStaysWhenItsIslandIsLost) {
