@@ -205,16 +205,30 @@ void DataParallel::LimitReductions(size_t most) {
 }
 
 // Does the sums that are one parameter's own: over the axes in which it is partial, and over the
-// stages that share it.
+// stages that share it. What an element becomes as a code, and whether it is one of the largest,
+// depends on the elements around it. Tensor-parallel ranks have other parts of the weights there,
+// so what they hold alike would drift apart: all of them take the sum of the first.
 void DataParallel::SumPartialGradient(const FlatParameter& flat) {
   const Parameter& parameter = *flat.parameter;
   const Sharding& sharding = parameter.sharding;
   const Bucket& bucket = buffers_->bucket_of(flat);
   const FlatRange range = Common(flat.range, buffers_->reduced_range(bucket));
   if (range.size() == 0) return;  // the same on all ranks of these groups
-  const bool is_partial = sharding.partial.contains(Axis::kTensor) ||
-                          sharding.partial.contains(Axis::kExpert) || parameter.tied;
-  if (!is_partial) return;
+  const ProcessGroup& tensor = sharding.expert_grid ? groups_.expert_tensor
+                               : sharding.tensor_replicas > 1
+                                   ? groups_.TensorReplicas(sharding.tensor_replicas)
+                                   : groups_.tensor;
+  const bool is_partial = sharding.partial.contains(Axis::kTensor);
+  const CompressionType compression =
+      compresses_ ? options_.compression.type : CompressionType::kNone;
+  // Ranks that compute with other codes of a weight have other gradients, too.
+  const bool depends_on_others =
+      quantizes_weights() || quantizes_gradients() || compression == CompressionType::kInt8 ||
+      compression == CompressionType::kTopK || compression == CompressionType::kThreshold;
+  const bool may_drift = depends_on_others && tensor.size() > 1 && !is_partial &&
+                         !sharding.sharded.contains(Axis::kTensor);
+  if (!is_partial && !may_drift && !sharding.partial.contains(Axis::kExpert) && !parameter.tied)
+    return;
   const Tensor stored = buffers_->Gradients(bucket, range);
   PooledTensor staged;
   if (gradients_on_host()) {
@@ -222,13 +236,8 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) {
     CopyFromOrToHost(stored, staged.tensor, stream_);
   }
   const Tensor& gradient = gradients_on_host() ? staged.tensor : stored;
-  if (sharding.partial.contains(Axis::kTensor)) {
-    const ProcessGroup& tensor = sharding.expert_grid ? groups_.expert_tensor
-                                 : sharding.tensor_replicas > 1
-                                     ? groups_.TensorReplicas(sharding.tensor_replicas)
-                                     : groups_.tensor;
-    tensor.AllReduce(gradient, ReduceOp::kSum, stream_);
-  }
+  if (is_partial) tensor.AllReduce(gradient, ReduceOp::kSum, stream_);
+  if (may_drift) tensor.Broadcast(gradient, /*root=*/0, stream_);
   if (sharding.partial.contains(Axis::kExpert))
     groups_.expert.AllReduce(gradient, ReduceOp::kSum, stream_);
   if (parameter.tied) groups_.tied_embedding.AllReduce(gradient, ReduceOp::kSum, stream_);

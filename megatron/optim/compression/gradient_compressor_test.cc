@@ -310,6 +310,35 @@ TEST(GradientCompressorTest, MatricesOfLowRankAreSummedExactly) {
   }
 }
 
+// An expert that gets no token has such a gradient. A matrix of one row leaves all columns of Q but
+// the first one zero.
+TEST(GradientCompressorTest, AMatrixThatBeganWithZerosIsSummedExactlyLater) {
+  constexpr int kRanks = 2, kSteps = 3;
+  Floats exact(kRows * kColumns, 0);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Floats gradients = OfRankThree(rank, 0);
+    for (int64_t i = 0; i < kRows * kColumns; ++i) exact[i] += gradients[kBefore + i];
+  }
+  for (const int64_t rows : {0, 1}) {
+    SCOPED_TRACE(rows);
+    GradientCompressionOptions options;
+    options.type = CompressionType::kPowerSgd;
+    options.rank = 3;
+    options.error_feedback = false;
+    const auto outcomes = SumOverRanks(options, SpanOf(kRanks), kSteps, [&](int rank, int step) {
+      Floats gradients = OfRankThree(rank, step);
+      const auto begin = gradients.begin() + kBefore;
+      if (step == 0) std::fill(begin + rows * kColumns, begin + kRows * kColumns, 0.0f);
+      return gradients;
+    });
+    EXPECT_EQ(outcomes[1].sums, outcomes[0].sums);
+    Floats off = exact;
+    for (int64_t i = 0; i < kRows * kColumns; ++i)
+      off[i] -= outcomes[0].sums[kSteps - 1][kBefore + i];
+    EXPECT_LT(Norm(off), 1e-5 * Norm(exact));
+  }
+}
+
 // A plain program for PowerSGD in double, with feedback, which keeps Q from step to step. Returns
 // the sums of all steps, and the ranks' errors behind them.
 struct PlainPowerSgd {

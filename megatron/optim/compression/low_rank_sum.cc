@@ -44,6 +44,19 @@ void OrthonormalizeRows(const Tensor& x_RC) {
   }
 }
 
+// Draws the rows of zeros of a Qᵀ, which lies in `queries`, anew. They come from a matrix that was
+// zero, or of lower rank than Q, and the products with them would be zero in all later steps. All
+// ranks have the same Q and draw the same.
+void DrawRowsOfZeros(const Tensor& queries, const Tensor& query_RC) {
+  const PhiloxKey key = DeriveKey(/*seed=*/0, kQueryPurpose, 1, 0);
+  const int64_t rows = query_RC.dim(0), columns = query_RC.dim(1);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* const row = query_RC.data<float>() + r * columns;
+    if (std::any_of(row, row + columns, [](float x) { return x != 0; })) continue;
+    FillNormal(key, row - queries.data<float>(), columns, row);
+  }
+}
+
 }  // namespace
 
 LowRankSum::LowRankSum(int64_t elements, const std::vector<MatrixPlace>& matrices, int rank,
@@ -94,6 +107,7 @@ void LowRankSum::Sum(const Tensor& gradients, const Tensor& error, const Tensor&
   }
   ForEachMatrix(gradients, factors, queries,
                 [&](const Tensor& matrix, const Tensor& factor, const Tensor& query) {
+                  if (!stream.is_meta()) DrawRowsOfZeros(queries, query);
                   ops::LinearForward(stream, query, matrix, Tensor(), factor);
                 });
   const auto for_each_run = [&](const auto& body) {

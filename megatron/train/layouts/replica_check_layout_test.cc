@@ -15,6 +15,7 @@ LayoutOutcome Train(TrainerOptions run, const Layout& layout, int64_t interval) 
   how.layout = layout;
   how.steps = 3;
   how.evaluate = true;
+  if (run.model.kind == ModelKind::kBert) return TrainOnLayout(run, how, PairSource());
   return TrainOnLayout(run, how, CountingSource());
 }
 
@@ -62,6 +63,46 @@ TEST(ReplicaCheckLayoutTest, Experts) {
   layouts[1].data = layouts[1].tensor = layouts[1].expert_tensor = 2;
   layouts[1].sharding = DataSharding::kStates;
   ExpectNothingIsFound(TinyRun(SmallMixtral(), OptimizerOptions::kAdamW), layouts);
+}
+
+// What becomes of an element here depends on the elements around it, of which tensor-parallel ranks
+// have their own parts. BERT's head of sequences is whole on all of them in any case.
+TEST(ReplicaCheckLayoutTest, CompressedGradients) {
+  std::vector<Layout> layouts(4);
+  for (Layout& layout : layouts) layout.tensor = layout.data = 2;
+  layouts[1].sharding = DataSharding::kStates;
+  layouts[1].overlap = true;
+  layouts[2].sequence_parallel = true;
+  layouts[3].data = 4;
+  layouts[3].optimizer_instances = 2;
+  layouts[3].sharding = DataSharding::kWeights;
+  for (const ModelOptions& model : {SmallGpt2(), SmallBert()}) {
+    TrainerOptions run = TinyRun(model, OptimizerOptions::kAdamW);
+    GradientCompressionOptions& compression = run.data_parallel.compression;
+    compression.density = compression.max_density = 0.1;
+    for (const CompressionType type : {CompressionType::kInt8, CompressionType::kTopK,
+                                       CompressionType::kThreshold, CompressionType::kPowerSgd}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(type));
+      compression.type = type;
+      ExpectNothingIsFound(run, layouts);
+    }
+  }
+}
+
+TEST(ReplicaCheckLayoutTest, QuantizedWeightsAndGradients) {
+  std::vector<Layout> layouts(2);
+  for (Layout& layout : layouts) {
+    layout.tensor = layout.data = 2;
+    layout.sharding = DataSharding::kWeights;
+  }
+  layouts[1].sequence_parallel = true;
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  for (const bool weights : {false, true}) {
+    SCOPED_TRACE(testing::Message() << weights);
+    run.data_parallel.quantized_weights = weights;
+    run.data_parallel.quantized_gradients = !weights;
+    ExpectNothingIsFound(run, layouts);
+  }
 }
 
 }  // namespace
