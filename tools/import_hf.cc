@@ -194,7 +194,8 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   theirs.model.transformer.dtype = weights.dtype();
   HfImportAdapter adapter;
   if (const std::string path = absl::GetFlag(FLAGS_adapter); !path.empty()) {
-    MEGATRON_ASSIGN_OR_RETURN(adapter, AsInput(HfImportAdapter::Open(fs, path, &theirs.model)));
+    MEGATRON_ASSIGN_OR_RETURN(
+        adapter, AsInput(HfImportAdapter::Open(fs, path, theirs.model_type, &theirs.model)));
   }
   const bool is_new = !fs.Stat(save).ok();
   const absl::Status status = WriteAll(fs, directory, theirs, weights, adapter);

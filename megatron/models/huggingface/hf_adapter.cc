@@ -56,9 +56,10 @@ HfAdapter AdapterOf(const HfTensor& weight, int64_t dim) {
   return adapter;
 }
 
-std::vector<std::string> TargetModules(const ModelOptions& options) {
+std::vector<std::string> TargetModules(const ModelOptions& options, absl::string_view model_type) {
   std::set<std::string> modules;
-  for (const HfAdapter& adapter : HfAdapters(options)) modules.insert(HfModuleOf(adapter));
+  for (const HfAdapter& adapter : HfAdapters(options, model_type))
+    modules.insert(HfModuleOf(adapter));
   return std::vector<std::string>(modules.begin(), modules.end());
 }
 
@@ -90,11 +91,11 @@ bool ChoosesLayers(const Json& config) {
 
 }  // namespace
 
-std::vector<HfAdapter> HfAdapters(const ModelOptions& options) {
+std::vector<HfAdapter> HfAdapters(const ModelOptions& options, absl::string_view model_type) {
   std::vector<HfAdapter> adapters;
   const LoraOptions& lora = options.transformer.lora;
   if (lora.dim == 0 || options.kind != ModelKind::kGpt) return adapters;
-  for (const HfTensor& tensor : HfTensors(options)) {
+  for (const HfTensor& tensor : HfTensors(options, model_type)) {
     const std::string layer = LayerOf(tensor.parameter);
     const bool of_experts = tensor.parts > 1 || tensor.transposed > 1;
     if (!of_experts && !layer.empty() && lora.Of(LastPart(layer)).dim > 0)
@@ -109,7 +110,7 @@ std::string HfModuleOf(const HfAdapter& adapter) {
   return absl::StrCat(parts[layer - 1], ".", parts[layer]);
 }
 
-std::string HfAdapterConfigJson(const ModelOptions& options) {
+std::string HfAdapterConfigJson(const ModelOptions& options, absl::string_view model_type) {
   const LoraOptions& lora = options.transformer.lora;
   const Json config = {{"peft_type", "LORA"},
                        {"task_type", "CAUSAL_LM"},
@@ -117,10 +118,10 @@ std::string HfAdapterConfigJson(const ModelOptions& options) {
                        {"r", lora.dim},
                        {"lora_alpha", lora.alpha},
                        {"lora_dropout", 0.0},
-                       {"target_modules", TargetModules(options)},
+                       {"target_modules", TargetModules(options, model_type)},
                        {"bias", "none"},
                        // GPT-2's weights are [in, out] there.
-                       {"fan_in_fan_out", IsHfGpt2(options)},
+                       {"fan_in_fan_out", IsHfGpt2(options, model_type)},
                        {"init_lora_weights", true},
                        {"inference_mode", true}};
   return config.dump(2) + "\n";
