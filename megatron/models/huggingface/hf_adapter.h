@@ -45,7 +45,8 @@ struct HfAdapterConfig {
 };
 
 // Reads adapter_config.json. kInvalidArgument, with the key, for adapters that are computed in
-// another way than ours.
+// another way than ours, or belong to other weights than the model's, and for keys that are not
+// known but for values that ask for nothing (null, false, 0, "none", or empty).
 absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json);
 
 }  // namespace megatron

@@ -150,6 +150,22 @@ TEST(HfAdapterTest, OtherAdaptersAreRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank_pattern")));
   EXPECT_THAT(with(R"(, "modules_to_save": ["lm_head"])"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("modules_to_save")));
+  EXPECT_THAT(with(R"(, "alora_invocation_tokens": [5, 6])"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("alora_invocation_tokens")));
+  // Adapters of weights that PEFT changes while it loads them.
+  for (const char* name : {"pissa", "pissa_niter_16", "OLoRA", "corda", "loftq", "lora_ga"}) {
+    EXPECT_THAT(with(absl::StrCat(R"(, "init_lora_weights": ")", name, "\"")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("init_lora_weights")))
+        << name;
+  }
+  for (const char* plain : {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""})
+    EXPECT_THAT(with(absl::StrCat(", \"init_lora_weights\": ", plain)), IsOk()) << plain;
+  // A key that is not known may ask for nothing.
+  EXPECT_THAT(with(R"(, "use_something": true)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use_something")));
+  EXPECT_THAT(with(R"(, "use_something": false, "something_config": null, "peft_version": "0.21.2",
+                      "megatron_core": "megatron.core", "qalora_group_size": 16)"),
+              IsOk());
   for (const char* wrong :
        {"", "[]", "{}", R"({"peft_type": "IA3", "r": 8, "lora_alpha": 16})",
         R"({"peft_type": "LORA", "r": 0, "lora_alpha": 16})",
