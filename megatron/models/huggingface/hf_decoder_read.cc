@@ -127,6 +127,12 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
       fields.Error("rope_theta", absl::StrCat("must be as ", family.theta_key));
     }
   }
+  if (family.experts == HfExperts::kGptOss && !fields.Has("rope_parameters") &&
+      !fields.Has("rope_scaling") && !fields.IsNull("rope_scaling")) {
+    fields.Error("rope_scaling",
+                 "is missing, and transformers then scales as gpt_oss was published; "
+                 "{\"rope_type\": \"default\"} says that nothing is scaled");
+  }
   if (family.local_rotation)
     rotary->local_base = fields.Number("rope_local_base_freq", 1, kMaxBase, 10000);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

@@ -686,6 +686,52 @@ TEST(HfDecoderTest, LongRopeMayBeInRopeParameters) {
                        HasSubstr("rope_parameters.long_factor: must be a list of 3")));
 }
 
+TEST(HfDecoderTest, ExpertsAreRoutedAsInTransformersWhereTheFileDoesNotSayHow) {
+  Json v3 = ConfigOf(ModelOf("deepseek_v3"));
+  for (const char* key : {"routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob"})
+    v3.erase(key);
+  v3.update({{"n_routed_experts", 16}, {"num_hidden_layers", 5}});
+  v3.erase("first_k_dense_replace");
+  const auto read = ParseHfConfig(v3.dump());
+  ASSERT_THAT(read, IsOk());
+  const MoeOptions& moe = read->transformer.moe;
+  EXPECT_EQ(moe.router.scaling_factor, 2.5f);
+  EXPECT_EQ(moe.router.num_groups, 8);
+  EXPECT_EQ(moe.router.group_topk, 4);
+  EXPECT_EQ(moe.layers, (std::vector<bool>{false, false, false, true, true}));
+  for (const char* type : {"glm4_moe", "dots1"}) {
+    Json config = ConfigOf(ModelOf(type));
+    for (const char* key : {"routed_scaling_factor", "n_group", "topk_group"}) config.erase(key);
+    const auto other = ParseHfConfig(config.dump());
+    ASSERT_THAT(other, IsOk()) << type;
+    EXPECT_EQ(other->transformer.moe.router.scaling_factor, 1) << type;
+    EXPECT_EQ(other->transformer.moe.router.num_groups, 1) << type;
+    config.erase("norm_topk_prob");
+    if (std::string(type) == "glm4_moe") {
+      EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+    } else {
+      EXPECT_THAT(
+          ParseHfConfig(config.dump()),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_topk_prob: must be true")));
+    }
+  }
+}
+
+TEST(HfDecoderTest, AGptOssSaysHowItsRotationIsScaled) {
+  ModelOptions options = ModelOf("gpt_oss");
+  options.transformer.rotary_options.yarn = YarnOptions();
+  Json config = ConfigOf(options);
+  EXPECT_EQ(config["rope_scaling"]["rope_type"], "default");
+  config["rope_scaling"] = nullptr;
+  ASSERT_THAT(ParseHfConfig(config.dump()), IsOk());
+  EXPECT_EQ(ParseHfConfig(config.dump())->transformer.rotary_options.yarn.factor, 0);
+  config.erase("rope_scaling");
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_scaling: is missing")));
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 150000.0}};
+  EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+}
+
 TEST(HfDecoderTest, AnMscaleOfOneAloneIsNone) {
   Json config = ConfigOf(ModelOf("qwen3_moe"));
   config["rope_scaling"]["mscale"] = 1.0;
