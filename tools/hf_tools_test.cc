@@ -674,6 +674,11 @@ TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
   EXPECT_EQ(Run("import_hf", arguments), 20);
   EXPECT_THAT(output_, HasSubstr("/save/tokenizer' is there already"));
   EXPECT_TRUE(fs_.Stat(Path("save/tokenizer")).ok());
+  ASSERT_THAT(fs_.RemoveTree(Path("save/tokenizer")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("save/config.textproto"), "# by hand"), IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 20);
+  EXPECT_THAT(output_, HasSubstr("/save/config.textproto' is there already"));
+  EXPECT_EQ(Contents("save/config.textproto"), "# by hand");
 }
 
 TEST_F(HfToolsTest, AnImportTakesThePlaceOfWhatAKilledOneLeft) {
