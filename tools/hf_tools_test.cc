@@ -117,9 +117,10 @@ class HfToolsTest : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  static std::vector<SafetensorsTensor> FilesOf(const ModelOptions& options) {
+  static std::vector<SafetensorsTensor> FilesOf(const ModelOptions& options,
+                                                const std::string& model_type = "") {
     std::vector<SafetensorsTensor> files;
-    for (const HfTensor& tensor : HfTensors(options)) {
+    for (const HfTensor& tensor : HfTensors(options, model_type)) {
       files.push_back({tensor.name, SafetensorsName(options.transformer.dtype), tensor.shape});
     }
     return files;
@@ -160,7 +161,7 @@ class HfToolsTest : public ::testing::Test {
 
   // The model in fp32, and PEFT's adapters of it in "adapter", of which q, k and v have their own
   // A.
-  Values WriteAdaptedModel(const ModelOptions& options) {
+  Values WriteAdaptedModel(const ModelOptions& options, const std::string& model_type = "") {
     Values values;
     for (const char* name : {"model", "adapter"}) {
       EXPECT_THAT(fs_.RemoveTree(Path(name)), IsOk());
@@ -169,15 +170,17 @@ class HfToolsTest : public ::testing::Test {
     const auto fill = [&](const SafetensorsTensor& tensor, std::string* bytes) {
       return FillWithNumbers(tensor, bytes, &values);
     };
-    EXPECT_THAT(WriteFileAtomically(fs_, Path("model/config.json"), *HfConfigJson(options, {})),
-                IsOk());
-    EXPECT_THAT(WriteSafetensorsModel(fs_, Path("model"), FilesOf(options), {}, fill), IsOk());
     EXPECT_THAT(
-        WriteFileAtomically(fs_, Path("adapter/adapter_config.json"), HfAdapterConfigJson(options)),
+        WriteFileAtomically(fs_, Path("model/config.json"), *HfConfigJson(options, {}, model_type)),
         IsOk());
+    EXPECT_THAT(WriteSafetensorsModel(fs_, Path("model"), FilesOf(options, model_type), {}, fill),
+                IsOk());
+    EXPECT_THAT(WriteFileAtomically(fs_, Path("adapter/adapter_config.json"),
+                                    HfAdapterConfigJson(options, model_type)),
+                IsOk());
     SafetensorsHeader header;
     header.metadata = {{"format", "pt"}};
-    for (const HfAdapter& adapter : HfAdapters(options)) {
+    for (const HfAdapter& adapter : HfAdapters(options, model_type)) {
       for (const HfTensor* tensor : {&adapter.a, &adapter.b})
         header.tensors.push_back({tensor->name, "F32", tensor->shape});
     }
@@ -188,15 +191,16 @@ class HfToolsTest : public ::testing::Test {
   }
 
   // Expects that the weights are those of the model with the adapters' products added.
-  void ExpectMerged(const ModelOptions& options, const Values& values, const std::string& name) {
+  void ExpectMerged(const ModelOptions& options, const Values& values, const std::string& name,
+                    const std::string& model_type = "") {
     const auto file = SafetensorsFile::Open(Path(name + "/model.safetensors"));
     ASSERT_THAT(file, IsOk());
     std::map<std::string, const HfAdapter*> adapters;
-    const std::vector<HfAdapter> all = HfAdapters(options);
+    const std::vector<HfAdapter> all = HfAdapters(options, model_type);
     for (const HfAdapter& adapter : all) adapters[adapter.a.name] = &adapter;
     const double scale = options.transformer.lora.alpha / options.transformer.lora.dim;
     int adapted = 0;
-    for (const HfTensor& tensor : HfTensors(options)) {
+    for (const HfTensor& tensor : HfTensors(options, model_type)) {
       const std::string layer =
           "base_model.model." + tensor.name.substr(0, tensor.name.rfind('.')) + ".lora_A.weight";
       const auto adapter = adapters.find(layer);
@@ -333,6 +337,39 @@ TEST_F(HfToolsTest, AdaptersComeAndGoWithTheModel) {
     }
     // What was exported is the same function, and is imported without growing.
     const std::string again = Path(gpt2 ? "again_gpt2" : "again_llama");
+    ASSERT_EQ(Run("import_hf",
+                  absl::StrCat("--adapter=", Path(alone), " --save=", again, " ", Path("model"))),
+              0)
+        << output_;
+    const std::string shard = "/iter_0000000/shard_00000_of_00001.bin";
+    EXPECT_TRUE(*ReadFileToString(fs_, again + shard) == *ReadFileToString(fs_, save + shard));
+  }
+}
+
+// Each of these models is a model of several families, too, whose layers have other names or rows in
+// another order.
+TEST_F(HfToolsTest, AdaptersAreThoseOfTheFamilyThatTheModelIsOf) {
+  ModelOptions ernie = Llama(DType::kFloat32), phi3 = Llama(DType::kFloat32);
+  ernie.transformer.rotary_options.interleaved = true;
+  phi3.transformer.rotary_options.scaling_factor = 0;
+  phi3.transformer.kv_channels = 8;
+  const std::pair<std::string, ModelOptions> models[] = {
+      {"ernie4_5", ernie}, {"gpt_bigcode", Gpt2()}, {"phi3", phi3}};
+  for (auto [type, options] : models) {
+    SCOPED_TRACE(type);
+    options.transformer.lora = {/*dim=*/4, /*alpha=*/8, {"linear_qkv", "linear_fc1"}};
+    const Values values = WriteAdaptedModel(options, type);
+    const std::string save = Path("save_" + type), again = Path("again_" + type);
+    ASSERT_EQ(Run("import_hf", absl::StrCat("--adapter=", Path("adapter"), " --save=", save, " ",
+                                            Path("model"))),
+              0)
+        << output_;
+    const std::string as_type = absl::StrCat("--model_type=", type, " --output=");
+    const std::string merged = "merged_" + type, alone = "alone_" + type;
+    ASSERT_EQ(Run("export_hf", absl::StrCat(as_type, Path(merged), " ", save)), 0) << output_;
+    ExpectMerged(options, values, merged, type);
+    ASSERT_EQ(Run("export_hf", absl::StrCat("--adapter ", as_type, Path(alone), " ", save)), 0)
+        << output_;
     ASSERT_EQ(Run("import_hf",
                   absl::StrCat("--adapter=", Path(alone), " --save=", again, " ", Path("model"))),
               0)
@@ -637,6 +674,11 @@ TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
   EXPECT_EQ(Run("import_hf", arguments), 20);
   EXPECT_THAT(output_, HasSubstr("/save/tokenizer' is there already"));
   EXPECT_TRUE(fs_.Stat(Path("save/tokenizer")).ok());
+  ASSERT_THAT(fs_.RemoveTree(Path("save/tokenizer")), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("save/config.textproto"), "# by hand"), IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 20);
+  EXPECT_THAT(output_, HasSubstr("/save/config.textproto' is there already"));
+  EXPECT_EQ(Contents("save/config.textproto"), "# by hand");
 }
 
 TEST_F(HfToolsTest, AnImportTakesThePlaceOfWhatAKilledOneLeft) {

@@ -91,6 +91,9 @@ constexpr char kUnfinished[] = "import_hf.unfinished";
 
 std::string TokenizerCopy() { return JoinPath(absl::GetFlag(FLAGS_save), "tokenizer"); }
 
+// The configuration to train from the import.
+std::string TrainingConfig() { return JoinPath(absl::GetFlag(FLAGS_save), "config.textproto"); }
+
 absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
   char resolved[PATH_MAX];
   if (realpath(path.c_str(), resolved) != nullptr) return std::string(resolved);
@@ -140,7 +143,7 @@ absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImport
   SaveOptions options;
   options.directory = absl::GetFlag(FLAGS_save);
   MEGATRON_RETURN_IF_ERROR(SaveCheckpoint(fs, options, state));
-  const std::string config = JoinPath(options.directory, "config.textproto");
+  const std::string config = TrainingConfig();
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, config, imported.training_text));
   std::cout << "wrote " << options.directory << ", and " << config << " to train from it\n";
   return absl::OkStatus();
@@ -172,9 +175,13 @@ absl::Status CheckSaveDirectory(FileSystem& fs, const std::string& save) {
   if (fs.Stat(latest).ok() &&
       !(unfinished && absl::StripAsciiWhitespace(ReadFileToString(fs, latest).value_or("")) == "0"))
     return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));
-  if (unfinished || !fs.Stat(TokenizerCopy()).ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", TokenizerCopy(), "' is there already; remove it, or give another --save"));
+  if (unfinished) return absl::OkStatus();
+  for (const std::string& path : {TokenizerCopy(), TrainingConfig()}) {
+    if (!fs.Stat(path).ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", path, "' is there already; remove it, or give another --save"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Import(const std::vector<std::string>& arguments) {
@@ -194,7 +201,8 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   theirs.model.transformer.dtype = weights.dtype();
   HfImportAdapter adapter;
   if (const std::string path = absl::GetFlag(FLAGS_adapter); !path.empty()) {
-    MEGATRON_ASSIGN_OR_RETURN(adapter, AsInput(HfImportAdapter::Open(fs, path, &theirs.model)));
+    MEGATRON_ASSIGN_OR_RETURN(
+        adapter, AsInput(HfImportAdapter::Open(fs, path, theirs.model_type, &theirs.model)));
   }
   const bool is_new = !fs.Stat(save).ok();
   const absl::Status status = WriteAll(fs, directory, theirs, weights, adapter);

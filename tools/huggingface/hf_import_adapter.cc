@@ -97,6 +97,7 @@ int64_t DifferentA(const std::vector<Part>& parts) {
 }  // namespace
 
 absl::StatusOr<HfImportAdapter> HfImportAdapter::Open(FileSystem& fs, const std::string& directory,
+                                                      absl::string_view model_type,
                                                       ModelOptions* model) {
   const std::string config_path = JoinPath(directory, kHfAdapterConfigFileName);
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
@@ -111,7 +112,7 @@ absl::StatusOr<HfImportAdapter> HfImportAdapter::Open(FileSystem& fs, const std:
   // By our parameter A.
   std::map<std::string, std::vector<Part>> layers;
   std::set<std::string> modules, read;
-  for (HfAdapter& adapter : HfAdapters(all)) {
+  for (HfAdapter& adapter : HfAdapters(all, model_type)) {
     Part part = {std::move(adapter), {}, {}};
     const SafetensorsTensor* const a = Find(file, part.adapter.a.name);
     const SafetensorsTensor* const b = Find(file, part.adapter.b.name);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/models/model_options.h"
@@ -16,7 +17,7 @@ namespace megatron {
 
 class HfImportAdapter {
  public:
-  // Reads the adapters of `model`, and sets model->transformer.lora. Layers there that are one of
+  // Reads the adapters of `model`, a `model_type` there, and sets model->transformer.lora. Layers there that are one of
   // ours, such as q_proj, k_proj and v_proj, may have different A: ours then has all of them one
   // below the other, with as many times the dim and the alpha, and the product is the same. Layers
   // without an adapter there get one of zeros where another layer of that name has one.
@@ -24,7 +25,7 @@ class HfImportAdapter {
   // kInvalidArgument or kDataLoss name the file and what is wrong: tensors of another shape, or
   // that have no place in the model.
   static absl::StatusOr<HfImportAdapter> Open(FileSystem& fs, const std::string& directory,
-                                              ModelOptions* model);
+                                              absl::string_view model_type, ModelOptions* model);
 
   // The parameters, in the type of the model's weights, and where that has 16 bits their fp32
   // masters. This must live as long.

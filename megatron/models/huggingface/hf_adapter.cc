@@ -8,7 +8,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/layers/low_rank_adapter.h"
 #include "megatron/models/huggingface/hf_decoder.h"
 #include "nlohmann/json.hpp"
@@ -21,6 +23,17 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxRank = 65536;
 // What stands before the names of the model's tensors.
 constexpr char kPrefix[] = "base_model.model.";
+// Keys that may have any value: they are read, or say how the adapters were made, or where. Another
+// key with a value that asks for something may change what adapters compute.
+constexpr absl::string_view kKnownKeys[] = {
+    "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision", "task_type",
+    "inference_mode", "r", "lora_alpha", "lora_dropout", "fan_in_fan_out", "target_modules",
+    "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights",
+    "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
+    // These two say more of what is refused.
+    "qalora_group_size", "ensure_weight_tying"};
+// Ways to begin that leave the model's weights as they are.
+constexpr absl::string_view kPlainBeginnings[] = {"gaussian", "eva", "orthogonal", "mica"};
 
 // Returns the name without its last part, ".weight"; empty for other names.
 std::string LayerOf(absl::string_view name) {
@@ -56,9 +69,10 @@ HfAdapter AdapterOf(const HfTensor& weight, int64_t dim) {
   return adapter;
 }
 
-std::vector<std::string> TargetModules(const ModelOptions& options) {
+std::vector<std::string> TargetModules(const ModelOptions& options, absl::string_view model_type) {
   std::set<std::string> modules;
-  for (const HfAdapter& adapter : HfAdapters(options)) modules.insert(HfModuleOf(adapter));
+  for (const HfAdapter& adapter : HfAdapters(options, model_type))
+    modules.insert(HfModuleOf(adapter));
   return std::vector<std::string>(modules.begin(), modules.end());
 }
 
@@ -66,6 +80,19 @@ std::vector<std::string> TargetModules(const ModelOptions& options) {
 bool IsNeutral(const Json& value) {
   return value.is_null() || value == false || value == 0 || value == "none" ||
          ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+// PEFT subtracts the first product of other beginnings from the model's weights, also while it loads
+// adapters.
+absl::Status CheckBeginning(const Json& config) {
+  const auto found = config.find("init_lora_weights");
+  if (found == config.end() || !found->is_string()) return absl::OkStatus();
+  const std::string name = absl::AsciiStrToLower(found->get_ref<const std::string&>());
+  if (absl::c_linear_search(kPlainBeginnings, name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"init_lora_weights\" is ", found->dump(),
+      ": these adapters belong to weights that PEFT changed; its save_pretrained with "
+      "path_initial_model_for_weight_conversion makes them adapters of the published ones"));
 }
 
 // Returns whether a name of target_modules has the number of a layer.
@@ -90,11 +117,11 @@ bool ChoosesLayers(const Json& config) {
 
 }  // namespace
 
-std::vector<HfAdapter> HfAdapters(const ModelOptions& options) {
+std::vector<HfAdapter> HfAdapters(const ModelOptions& options, absl::string_view model_type) {
   std::vector<HfAdapter> adapters;
   const LoraOptions& lora = options.transformer.lora;
   if (lora.dim == 0 || options.kind != ModelKind::kGpt) return adapters;
-  for (const HfTensor& tensor : HfTensors(options)) {
+  for (const HfTensor& tensor : HfTensors(options, model_type)) {
     const std::string layer = LayerOf(tensor.parameter);
     const bool of_experts = tensor.parts > 1 || tensor.transposed > 1;
     if (!of_experts && !layer.empty() && lora.Of(LastPart(layer)).dim > 0)
@@ -109,7 +136,7 @@ std::string HfModuleOf(const HfAdapter& adapter) {
   return absl::StrCat(parts[layer - 1], ".", parts[layer]);
 }
 
-std::string HfAdapterConfigJson(const ModelOptions& options) {
+std::string HfAdapterConfigJson(const ModelOptions& options, absl::string_view model_type) {
   const LoraOptions& lora = options.transformer.lora;
   const Json config = {{"peft_type", "LORA"},
                        {"task_type", "CAUSAL_LM"},
@@ -117,10 +144,10 @@ std::string HfAdapterConfigJson(const ModelOptions& options) {
                        {"r", lora.dim},
                        {"lora_alpha", lora.alpha},
                        {"lora_dropout", 0.0},
-                       {"target_modules", TargetModules(options)},
+                       {"target_modules", TargetModules(options, model_type)},
                        {"bias", "none"},
                        // GPT-2's weights are [in, out] there.
-                       {"fan_in_fan_out", IsHfGpt2(options)},
+                       {"fan_in_fan_out", IsHfGpt2(options, model_type)},
                        {"init_lora_weights", true},
                        {"inference_mode", true}};
   return config.dump(2) + "\n";
@@ -132,15 +159,13 @@ absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json) {
   const auto type = config.find("peft_type");
   if (type == config.end() || *type != "LORA")
     return absl::InvalidArgumentError("\"peft_type\" is not \"LORA\"");
-  for (const char* key : {"use_rslora", "use_dora", "use_qalora", "bias", "lora_bias",
-                          "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
-                          "trainable_token_indices", "target_parameters"}) {
-    const auto found = config.find(key);
-    if (found != config.end() && !IsNeutral(*found)) {
+  for (const auto& [key, value] : config.items()) {
+    if (!IsNeutral(value) && !absl::c_linear_search(kKnownKeys, key)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", key, "\" is ", found->dump(), ", which adapters here do not have"));
+          absl::StrCat("\"", key, "\" is ", value.dump(), ", which adapters here do not have"));
     }
   }
+  MEGATRON_RETURN_IF_ERROR(CheckBeginning(config));
   HfAdapterConfig read;
   const auto rank = config.find("r"), alpha = config.find("lora_alpha");
   if (rank == config.end() || !rank->is_number_integer() || *rank < 1 || *rank > kMaxRank) {

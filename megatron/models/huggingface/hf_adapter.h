@@ -26,14 +26,15 @@ struct HfAdapter {
 };
 
 // All adapters of the model (options.transformer.lora) but those of BERT and T5, which have none,
-// in the order of HfTensors.
-std::vector<HfAdapter> HfAdapters(const ModelOptions& options);
+// in the order of HfTensors. Families of the same model differ in the names of layers and in the
+// order of their rows, so adapters belong to `model_type`, as in HfTensors.
+std::vector<HfAdapter> HfAdapters(const ModelOptions& options, absl::string_view model_type = "");
 
 // The last two parts of the name of the layer there: "self_attn.q_proj".
 std::string HfModuleOf(const HfAdapter& adapter);
 
 // The contents of adapter_config.json for these adapters.
-std::string HfAdapterConfigJson(const ModelOptions& options);
+std::string HfAdapterConfigJson(const ModelOptions& options, absl::string_view model_type = "");
 
 struct HfAdapterConfig {
   int64_t rank = 0;
@@ -44,7 +45,8 @@ struct HfAdapterConfig {
 };
 
 // Reads adapter_config.json. kInvalidArgument, with the key, for adapters that are computed in
-// another way than ours.
+// another way than ours, or belong to other weights than the model's, and for keys that are not
+// known but for values that ask for nothing (null, false, 0, "none", or empty).
 absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json);
 
 }  // namespace megatron

@@ -71,6 +71,31 @@ TEST(HfAdapterTest, EachLayerThereHasAnAAndAB) {
   EXPECT_TRUE(HfAdapters(none).empty());
 }
 
+TEST(HfAdapterTest, NamesAndRowsAreThoseOfTheFamily) {
+  // Neighbouring channels rotate together, here and in an ernie4_5; in a llama halves do.
+  ModelOptions options = Llama({"linear_qkv"});
+  options.transformer.rotary_options.interleaved = true;
+  const std::vector<HfAdapter> llama = HfAdapters(options), ernie = HfAdapters(options, "ernie4_5");
+  ASSERT_EQ(ernie.size(), 3u);
+  EXPECT_EQ(ernie[0].b.name, llama[0].b.name);
+  EXPECT_EQ(ernie[0].b.row(1), 1);
+  EXPECT_EQ(llama[0].b.row(1), 2);
+  const std::vector<HfAdapter> phi3 = HfAdapters(Llama({"linear_qkv"}), "phi3");
+  ASSERT_EQ(phi3.size(), 1u);
+  EXPECT_EQ(phi3[0].b.name, "base_model.model.model.layers.0.self_attn.qkv_proj.lora_B.weight");
+  EXPECT_THAT(HfAdapterConfigJson(Llama({"linear_qkv"}), "phi3"),
+              HasSubstr("\"self_attn.qkv_proj\""));
+  // A gpt_bigcode has the rows of a head one after the other, and its linears are not transposed.
+  const std::vector<HfAdapter> gpt2 = HfAdapters(Gpt2({"linear_qkv"}));
+  const std::vector<HfAdapter> bigcode = HfAdapters(Gpt2({"linear_qkv"}), "gpt_bigcode");
+  ASSERT_EQ(bigcode.size(), 1u);
+  EXPECT_EQ(bigcode[0].b.name, gpt2[0].b.name);
+  EXPECT_EQ(bigcode[0].b.row(8), 8);
+  EXPECT_EQ(gpt2[0].b.row(8), 3 * 8);
+  EXPECT_THAT(HfAdapterConfigJson(Gpt2({"linear_qkv"}), "gpt_bigcode"),
+              HasSubstr("\"fan_in_fan_out\": false"));
+}
+
 TEST(HfAdapterTest, TheConfigurationIsReadBack) {
   const std::string json = HfAdapterConfigJson(Llama({"linear_qkv", "linear_proj"}));
   for (const char* part :
@@ -125,6 +150,22 @@ TEST(HfAdapterTest, OtherAdaptersAreRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank_pattern")));
   EXPECT_THAT(with(R"(, "modules_to_save": ["lm_head"])"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("modules_to_save")));
+  EXPECT_THAT(with(R"(, "alora_invocation_tokens": [5, 6])"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("alora_invocation_tokens")));
+  // Adapters of weights that PEFT changes while it loads them.
+  for (const char* name : {"pissa", "pissa_niter_16", "OLoRA", "corda", "loftq", "lora_ga"}) {
+    EXPECT_THAT(with(absl::StrCat(R"(, "init_lora_weights": ")", name, "\"")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("init_lora_weights")))
+        << name;
+  }
+  for (const char* plain : {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""})
+    EXPECT_THAT(with(absl::StrCat(", \"init_lora_weights\": ", plain)), IsOk()) << plain;
+  // A key that is not known may ask for nothing.
+  EXPECT_THAT(with(R"(, "use_something": true)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use_something")));
+  EXPECT_THAT(with(R"(, "use_something": false, "something_config": null, "peft_version": "0.21.2",
+                      "megatron_core": "megatron.core", "qalora_group_size": 16)"),
+              IsOk());
   for (const char* wrong :
        {"", "[]", "{}", R"({"peft_type": "IA3", "r": 8, "lora_alpha": 16})",
         R"({"peft_type": "LORA", "r": 0, "lora_alpha": 16})",

@@ -149,6 +149,16 @@ constexpr HfDecoder DeepSeek(const char* model_type, const char* architecture, H
   return family;
 }
 
+constexpr HfDecoder DeepSeekV3() {
+  HfDecoder family = DeepSeek("deepseek_v3", "DeepseekV3ForCausalLM", HfExperts::kDeepSeekV3);
+  family.routed_scale = 2.5;
+  family.expert_groups = 8;
+  family.chosen_groups = 4;
+  family.dense_layers = 3;
+  family.normalized_scores = true;
+  return family;
+}
+
 constexpr HfDecoder Phi3() {
   HfDecoder family{"phi3", "Phi3ForCausalLM"};
   family.head_width = HfHeadWidth::kFixed;
@@ -271,6 +281,8 @@ constexpr HfDecoder Glm4Moe() {
   family.biases = HfBiases::kOptionalQkv;
   family.head_width = HfHeadWidth::kQuotient;
   family.experts = HfExperts::kDeepSeekV3;
+  family.dense_layers = 1;
+  family.normalized_scores = true;
   family.optional_qk_norm = true;
   family.partial_rotation = true;
   family.rotated_share = 0.5;
@@ -598,7 +610,7 @@ constexpr HfDecoder kFamilies[] = {
     Olmo3(),
     Olmoe(),
     DeepSeek("deepseek_v2", "DeepseekV2ForCausalLM", HfExperts::kDeepSeekV2),
-    DeepSeek("deepseek_v3", "DeepseekV3ForCausalLM", HfExperts::kDeepSeekV3),
+    DeepSeekV3(),
     Phi3(),
     Mamba2(),
     Bamba(),

@@ -218,6 +218,11 @@ struct HfDecoder {
   int64_t ffn_multiple = 0;   // the width of an MLP, in hidden_size; 0: it must be there
   int64_t max_positions = 0;  // 0: it must be there
   bool tied = false;
+  // The same of DeepSeek's experts: routed_scaling_factor, n_group, topk_group,
+  // first_k_dense_replace and norm_topk_prob.
+  double routed_scale = 1;
+  int64_t expert_groups = 1, chosen_groups = 1, dense_layers = 0;
+  bool normalized_scores = false;
   HfNames names;
   HfSizeKeys sizes;
 

@@ -17,6 +17,20 @@
 namespace megatron {
 namespace {
 
+constexpr double kMaxBase = 1e12;
+constexpr char kFullAttention[] = "full_attention", kSlidingAttention[] = "sliding_attention";
+
+// Newer files have an object for each type of layer where these rotate in two ways.
+bool HasRopeOfLayers(const HfFields& rope, const char* type) {
+  return rope.Has(type) && rope.Get(type).is_object();
+}
+
+// Returns the parameters under `key`, an object, of layers without a window.
+HfFields RopeOfFullAttention(const HfFields& fields, const char* key) {
+  const HfFields rope = fields.Object(key);
+  return HasRopeOfLayers(rope, kFullAttention) ? rope.Object(kFullAttention) : rope;
+}
+
 void ReadYarn(const HfFields& rope, double factor, YarnOptions* yarn) {
   constexpr double kMost = 1e6;
   yarn->factor = factor;
@@ -77,9 +91,33 @@ void ReadRopeScaling(const HfDecoder& family, const HfFields& rope, RotaryOption
   }
 }
 
+void ReadRopeOfWindows(const HfDecoder& family, const HfFields& rope, RotaryOptions* rotary) {
+  if (rope.Text("rope_type", rope.Text("type", "default")) != "default")
+    rope.Error("rope_type", "must be default: nothing scales layers with windows here");
+  if (rope.Number("partial_rotary_factor", 0, 1, 1) != 1)
+    rope.Error("partial_rotary_factor", "all channels of a head are rotated");
+  double& base = family.local_rotation ? rotary->local_base : rotary->base;
+  const double theirs = rope.Number("rope_theta", 1, kMaxBase, base);
+  if (!family.local_rotation && theirs != base)
+    rope.Error("rope_theta", absl::StrCat("must be as that of ", kFullAttention));
+  base = theirs;
+}
+
+// Refuses objects in rope_parameters that are not read.
+void CheckTypesOfLayers(const HfDecoder& family, const HfFields& fields, const char* key) {
+  const bool may_differ = family.local_rotation || family.plain_windows;
+  for (const auto& [name, value] : fields.Get(key).items()) {
+    const bool is_type = name == kFullAttention || name == kSlidingAttention;
+    if (!value.is_object() || (may_differ && is_type)) continue;
+    return fields.Error(key, may_differ ? absl::StrCat("may have objects as ", kFullAttention,
+                                                       " and ", kSlidingAttention, " alone")
+                                        : absl::StrCat("must have no objects: all layers of ",
+                                                       family.model_type, " rotate alike here"));
+  }
+}
+
 // Newer files have all of it in rope_parameters.
 void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* rotary) {
-  constexpr double kMaxBase = 1e12;
   rotary->base = family.rope_theta;
   if (family.theta_key != nullptr) {
     rotary->base = fields.Number(family.theta_key, 1, kMaxBase, family.rope_theta);
@@ -89,15 +127,26 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
       fields.Error("rope_theta", absl::StrCat("must be as ", family.theta_key));
     }
   }
+  if (family.experts == HfExperts::kGptOss && !fields.Has("rope_parameters") &&
+      !fields.Has("rope_scaling") && !fields.IsNull("rope_scaling")) {
+    fields.Error("rope_scaling",
+                 "is missing, and transformers then scales as gpt_oss was published; "
+                 "{\"rope_type\": \"default\"} says that nothing is scaled");
+  }
+  if (family.local_rotation)
+    rotary->local_base = fields.Number("rope_local_base_freq", 1, kMaxBase, 10000);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.Has(key)) continue;
     if (!fields.Get(key).is_object()) {
       fields.Error(key, "must be an object");
       continue;
     }
-    const HfFields rope = fields.Object(key);
+    CheckTypesOfLayers(family, fields, key);
+    const HfFields rope = RopeOfFullAttention(fields, key);
     rotary->base = rope.Number("rope_theta", 1, kMaxBase, rotary->base);
     ReadRopeScaling(family, rope, rotary);
+    if (HasRopeOfLayers(fields.Object(key), kSlidingAttention))
+      ReadRopeOfWindows(family, fields.Object(key).Object(kSlidingAttention), rotary);
   }
 }
 
@@ -124,8 +173,10 @@ void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
       fields.Number("partial_rotary_factor", 0, 1, share) != share) {
     fields.Error("partial_rotary_factor", absl::StrCat("must be as ", family.share_key));
   }
-  if (fields.Has("rope_parameters") && fields.Get("rope_parameters").is_object())
-    share = fields.Object("rope_parameters").Number("partial_rotary_factor", 0, 1, share);
+  if (fields.Has("rope_parameters") && fields.Get("rope_parameters").is_object()) {
+    share =
+        RopeOfFullAttention(fields, "rope_parameters").Number("partial_rotary_factor", 0, 1, share);
+  }
   const auto rotated = static_cast<int64_t>(static_cast<double>(layer->kv_channels) * share);
   if (share != 1 && !family.partial_rotation) {
     fields.Error(family.share_key, "all channels of a head are rotated");
@@ -148,9 +199,10 @@ std::vector<double> ReadFactors(const HfFields& rope, const char* key, size_t co
   return holds ? factors : std::vector<double>(count, 1);
 }
 
-void ReadLongRope(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
-  if (!fields.Has("rope_scaling") || !fields.Get("rope_scaling").is_object()) return;
-  const HfFields rope = fields.Object("rope_scaling");
+void ReadLongRope(const HfDecoder& family, const HfFields& fields, const char* key,
+                  ModelOptions* options) {
+  if (!fields.Has(key) || !fields.Get(key).is_object()) return;
+  const HfFields rope = fields.Object(key);
   if (!IsLongRope(family, rope.Text("rope_type", rope.Text("type", "default")))) return;
   RotaryOptions& rotary = options->transformer.rotary_options;
   const auto rotated =
@@ -160,6 +212,11 @@ void ReadLongRope(const HfDecoder& family, const HfFields& fields, ModelOptions*
   longrope.short_factors = ReadFactors(rope, "short_factor", rotated / 2);
   const int64_t original = fields.Size("original_max_position_embeddings", kMaxHfIds, 4096);
   if (original < 2) fields.Error("original_max_position_embeddings", "must be at least 2");
+  // transformers 5 writes it once more there, and does not read it.
+  if (rope.Size("original_max_position_embeddings", kMaxHfIds, original) != original) {
+    rope.Error("original_max_position_embeddings",
+               absl::StrCat("must be ", original, ": transformers reads the one beside ", key));
+  }
   longrope.original_context = static_cast<double>(original);
   longrope.magnitude =
       LongRopeMagnitude(static_cast<double>(options->max_positions), longrope.original_context);
@@ -436,8 +493,7 @@ void ReadGemma(const HfDecoder& family, const HfFields& fields, ModelOptions* op
     if (scalar != static_cast<double>(layer.kv_channels))
       layer.softmax_scale = static_cast<float>(1 / std::sqrt(scalar));
   }
-  if (family.local_rotation && layer.window_size > 0)
-    layer.rotary_options.local_base = fields.Number("rope_local_base_freq", 1, 1e12, 10000);
+  if (layer.window_size == 0) layer.rotary_options.local_base = 0;
   // A null switches a cap off.
   const auto cap = [&](const char* key, double otherwise) {
     if (!family.softcaps && fields.Has(key))
@@ -558,7 +614,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
       family.max_positions > 0
           ? fields.Size(family.sizes.positions, kMaxHfIds, family.max_positions)
           : fields.Size(family.sizes.positions, kMaxHfIds);
-  ReadLongRope(family, fields, options);
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    ReadLongRope(family, fields, key, options);
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadHfExperts(family, fields, &layer);
   layer.attention_dropout = HfDropout(fields, family.attention_dropout_key, family.dropout);

@@ -611,6 +611,127 @@ TEST(HfDecoderTest, DropoutIsTheFilesAndElseThatOfTransformers) {
   expect(starcoder, 0, 0);
 }
 
+// transformers 5 writes all of the rotation there.
+TEST(HfDecoderTest, RopeParametersMayBeByTypeOfLayer) {
+  const ModelOptions options = ModelOf("gemma3_text");
+  Json gemma = ConfigOf(options);
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "rope_scaling"}) gemma.erase(key);
+  gemma["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 5e5}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 300.0}}}};
+  const auto read = ParseHfConfig(gemma.dump());
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->transformer.rotary_options.base, 5e5);
+  EXPECT_EQ(read->transformer.rotary_options.interpolation_factor, 4);
+  EXPECT_EQ(read->transformer.rotary_options.local_base, 300);
+  gemma["rope_parameters"]["sliding_attention"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  ExpectRefused("gemma3_text", gemma, "sliding_attention.rope_type: must be default");
+  gemma["rope_parameters"]["sliding_attention"] = {{"partial_rotary_factor", 0.5}};
+  ExpectRefused("gemma3_text", gemma, "sliding_attention.partial_rotary_factor: all channels");
+  gemma["rope_parameters"] = {{"chunked_attention", {{"rope_theta", 300.0}}}};
+  ExpectRefused("gemma3_text", gemma, "rope_parameters: may have objects as full_attention");
+
+  Json olmo = ConfigOf(ModelOf("olmo3"));
+  Json full = olmo["rope_scaling"];
+  full["rope_theta"] = 500.0;
+  for (const char* key : {"rope_theta", "rope_scaling"}) olmo.erase(key);
+  olmo["rope_parameters"] = {
+      {"full_attention", full},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 500.0}}}};
+  const auto scaled = ParseHfConfig(olmo.dump());
+  ASSERT_THAT(scaled, IsOk());
+  EXPECT_EQ(scaled->transformer.rotary_options.base, 500);
+  EXPECT_EQ(scaled->transformer.rotary_options.yarn.factor, 4);
+  EXPECT_EQ(scaled->transformer.rotary_options.local_base, 500);
+  olmo["rope_parameters"]["sliding_attention"]["rope_theta"] = 300.0;
+  ExpectRefused("olmo3", olmo, "rope_theta: must be as that of full_attention");
+
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    ExpectRefused("qwen3", {{key, {{"full_attention", {{"rope_theta", 500.0}}}}}},
+                  "must have no objects: all layers of qwen3 rotate alike");
+  }
+}
+
+TEST(HfDecoderTest, LongRopeMayBeInRopeParameters) {
+  ModelOptions options;
+  for (const HfFamilyModel& model : HfFamilyModels()) {
+    if (!model.options.transformer.rotary_options.longrope.long_factors.empty())
+      options = model.options;
+  }
+  Json config = ConfigOf(options);
+  Json rope = config["rope_scaling"];
+  rope.erase("type");
+  rope.update({{"rope_type", "longrope"},
+               {"rope_theta", 10000.0},
+               {"partial_rotary_factor", 0.75},
+               {"original_max_position_embeddings", 16}});
+  for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) config.erase(key);
+  config["rope_parameters"] = rope;
+  const auto read = ParseHfConfig(config.dump());
+  ASSERT_THAT(read, IsOk());
+  const LongRopeOptions &want = options.transformer.rotary_options.longrope,
+                        &got = read->transformer.rotary_options.longrope;
+  EXPECT_EQ(got.long_factors, want.long_factors);
+  EXPECT_EQ(got.short_factors, want.short_factors);
+  EXPECT_EQ(got.original_context, want.original_context);
+  EXPECT_EQ(got.magnitude, want.magnitude);
+  // transformers reads the number beside them.
+  config["rope_parameters"]["original_max_position_embeddings"] = 32;
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rope_parameters.original_max_position_embeddings: must be 16")));
+  config["rope_parameters"].erase("long_factor");
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rope_parameters.long_factor: must be a list of 3")));
+}
+
+TEST(HfDecoderTest, ExpertsAreRoutedAsInTransformersWhereTheFileDoesNotSayHow) {
+  Json v3 = ConfigOf(ModelOf("deepseek_v3"));
+  for (const char* key : {"routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob"})
+    v3.erase(key);
+  v3.update({{"n_routed_experts", 16}, {"num_hidden_layers", 5}});
+  v3.erase("first_k_dense_replace");
+  const auto read = ParseHfConfig(v3.dump());
+  ASSERT_THAT(read, IsOk());
+  const MoeOptions& moe = read->transformer.moe;
+  EXPECT_EQ(moe.router.scaling_factor, 2.5f);
+  EXPECT_EQ(moe.router.num_groups, 8);
+  EXPECT_EQ(moe.router.group_topk, 4);
+  EXPECT_EQ(moe.layers, (std::vector<bool>{false, false, false, true, true}));
+  for (const char* type : {"glm4_moe", "dots1"}) {
+    Json config = ConfigOf(ModelOf(type));
+    for (const char* key : {"routed_scaling_factor", "n_group", "topk_group"}) config.erase(key);
+    const auto other = ParseHfConfig(config.dump());
+    ASSERT_THAT(other, IsOk()) << type;
+    EXPECT_EQ(other->transformer.moe.router.scaling_factor, 1) << type;
+    EXPECT_EQ(other->transformer.moe.router.num_groups, 1) << type;
+    config.erase("norm_topk_prob");
+    if (std::string(type) == "glm4_moe") {
+      EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+    } else {
+      EXPECT_THAT(
+          ParseHfConfig(config.dump()),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_topk_prob: must be true")));
+    }
+  }
+}
+
+TEST(HfDecoderTest, AGptOssSaysHowItsRotationIsScaled) {
+  ModelOptions options = ModelOf("gpt_oss");
+  options.transformer.rotary_options.yarn = YarnOptions();
+  Json config = ConfigOf(options);
+  EXPECT_EQ(config["rope_scaling"]["rope_type"], "default");
+  config["rope_scaling"] = nullptr;
+  ASSERT_THAT(ParseHfConfig(config.dump()), IsOk());
+  EXPECT_EQ(ParseHfConfig(config.dump())->transformer.rotary_options.yarn.factor, 0);
+  config.erase("rope_scaling");
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_scaling: is missing")));
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 150000.0}};
+  EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+}
+
 TEST(HfDecoderTest, AnMscaleOfOneAloneIsNone) {
   Json config = ConfigOf(ModelOf("qwen3_moe"));
   config["rope_scaling"]["mscale"] = 1.0;

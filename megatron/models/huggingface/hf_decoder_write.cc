@@ -463,6 +463,9 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.theta_key != nullptr) {
     config.update({{family.theta_key, layer.rotary_options.base},
                    {"rope_scaling", RopeScaling(layer.rotary_options)}});
+    // transformers 5 takes a null for the scaling with which gpt_oss was published.
+    if (family.experts == HfExperts::kGptOss && config["rope_scaling"].is_null())
+      config["rope_scaling"] = {{"rope_type", "default"}};
   }
   // The others know these by other names, and some refuse these.
   if (family.key_heads == HfKeyHeads::kGiven || family.key_heads == HfKeyHeads::kGivenOrEach) {

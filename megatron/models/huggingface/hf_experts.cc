@@ -35,9 +35,9 @@ void ReadDeepSeekRouter(const HfDecoder& family, const HfFields& fields, MoeOpti
   const bool v3 = family.experts == HfExperts::kDeepSeekV3;
   ops::Router& router = moe->router;
   router.scaling_factor =
-      static_cast<float>(fields.Number("routed_scaling_factor", 1e-6, 1e6, v3 ? 2.5 : 1));
-  int64_t groups = fields.Size("n_group", kMaxExperts, 1);
-  const int64_t group_topk = fields.Size("topk_group", 32, 1);
+      static_cast<float>(fields.Number("routed_scaling_factor", 1e-6, 1e6, family.routed_scale));
+  int64_t groups = fields.Size("n_group", kMaxExperts, family.expert_groups);
+  const int64_t group_topk = fields.Size("topk_group", 32, family.chosen_groups);
   const std::string method = fields.Text("topk_method", v3 ? "noaux_tc" : "greedy");
   const std::string scores = fields.Text("scoring_func", v3 ? "sigmoid" : "softmax");
   if (scores != (v3 ? "sigmoid" : "softmax"))
@@ -45,7 +45,10 @@ void ReadDeepSeekRouter(const HfDecoder& family, const HfFields& fields, MoeOpti
   if (v3) {
     router.score = ops::RouterScore::kSigmoid;
     moe->expert_bias = true;
-    fields.Refuse("norm_topk_prob", false, "the chosen experts' scores are divided by their sum");
+    if (!fields.Bool("norm_topk_prob", family.normalized_scores)) {
+      fields.Error("norm_topk_prob",
+                   "must be true: the chosen experts' scores are divided by their sum");
+    }
     if (method != "noaux_tc") fields.Error("topk_method", "must be noaux_tc");
     if (router.topk < 2) fields.Error("num_experts_per_tok", "must be at least 2");
   } else {
@@ -76,8 +79,8 @@ void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
     fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
   moe.ffn_hidden_size = fields.Size("moe_intermediate_size", kMaxHfHeads);
   moe.shared_ffn_hidden_size = fields.Size("n_shared_experts", 64) * moe.ffn_hidden_size;
-  const auto dense =
-      static_cast<int64_t>(fields.Number("first_k_dense_replace", 0, kMaxHfLayers, 0));
+  const auto dense = static_cast<int64_t>(fields.Number("first_k_dense_replace", 0, kMaxHfLayers,
+                                                        static_cast<double>(family.dense_layers)));
   if (fields.Number("moe_layer_freq", 0, kMaxHfLayers, 1) != 1)
     fields.Error("moe_layer_freq", "must be 1");
   if (dense >= layer->num_layers) fields.Error("first_k_dense_replace", "no layer has experts");

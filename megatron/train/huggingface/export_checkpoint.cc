@@ -167,9 +167,10 @@ absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const So
 // Writes the adapters alone.
 absl::StatusOr<std::string> WriteAdapter(FileSystem& fs, const Source& source,
                                          const std::string& directory) {
-  MEGATRON_RETURN_IF_ERROR(HfConfigJson(source.model, source.tokens).status());
+  const std::string& type = source.options.model_type;
+  MEGATRON_RETURN_IF_ERROR(HfConfigJson(source.model, source.tokens, type).status());
   std::vector<HfTensor> tensors;
-  for (HfAdapter& adapter : HfAdapters(source.model)) {
+  for (HfAdapter& adapter : HfAdapters(source.model, type)) {
     tensors.push_back(std::move(adapter.a));
     tensors.push_back(std::move(adapter.b));
   }
@@ -178,7 +179,7 @@ absl::StatusOr<std::string> WriteAdapter(FileSystem& fs, const Source& source,
   MEGATRON_ASSIGN_OR_RETURN(const DType dtype, WeightType(*source.reader, tensors));
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfAdapterConfigFileName),
-                                               HfAdapterConfigJson(source.model)));
+                                               HfAdapterConfigJson(source.model, type)));
   MEGATRON_RETURN_IF_ERROR(WriteWeights(fs, directory, source, tensors, dtype));
   return std::string();
 }
