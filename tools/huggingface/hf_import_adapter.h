@@ -17,10 +17,11 @@ namespace megatron {
 
 class HfImportAdapter {
  public:
-  // Reads the adapters of `model`, a `model_type` there, and sets model->transformer.lora. Layers there that are one of
-  // ours, such as q_proj, k_proj and v_proj, may have different A: ours then has all of them one
-  // below the other, with as many times the dim and the alpha, and the product is the same. Layers
-  // without an adapter there get one of zeros where another layer of that name has one.
+  // Reads the adapters of `model`, a `model_type` there, and sets model->transformer.lora. Layers
+  // there that are one of ours, such as q_proj, k_proj and v_proj, may have different A: ours then
+  // has all of them one below the other, with as many times the dim and the alpha, and the product
+  // is the same. Layers without an adapter there get one of zeros where another layer of that name
+  // has one.
   //
   // kInvalidArgument or kDataLoss name the file and what is wrong: tensors of another shape, or
   // that have no place in the model.
