@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -268,7 +269,8 @@ bool Server::AwaitRequest(Connection* connection, bool is_first, std::string* re
 ParsedRequest Server::ReadRequest(const Socket& socket, std::string* received) {
   const absl::Time deadline = SteadyNow() + options_.request_time;
   bool continued = false;
-  ByteBudget::Share share;
+  std::vector<ByteBudget::Share> shares;
+  size_t room = 0;  // the bytes of the body that the shares are for
   const auto bad = [](int status, std::string reason) {
     ParsedRequest parsed;
     parsed.state = ParsedRequest::State::kBad;
@@ -280,15 +282,27 @@ ParsedRequest Server::ReadRequest(const Socket& socket, std::string* received) {
     ParsedRequest parsed = ParseRequest(*received, options_.limits);
     if (parsed.state == ParsedRequest::State::kBad) return parsed;
     const bool is_done = parsed.state == ParsedRequest::State::kDone;
-    if (parsed.body_bytes > 0 && share == nullptr) {
-      share = body_budget_.Take(2 * parsed.body_bytes);
-      if (share == nullptr)
+    const size_t arrived = std::min(parsed.body_bytes, received->size() - parsed.head_bytes);
+    if (arrived > room) {
+      const size_t wanted = std::min(parsed.body_bytes, std::max(arrived, 2 * room));
+      shares.push_back(body_budget_.Take(2 * (wanted - room)));
+      if (shares.back() == nullptr)
         return bad(503, "the server holds as many bytes of requests as it takes; try again later");
-      // A string that grows by itself takes up to twice its bytes.
-      received->reserve(options_.limits.head_bytes + parsed.body_bytes + kReadBytes);
+      room = wanted;
+    }
+    const size_t needed = options_.limits.head_bytes + room + kReadBytes;
+    if (!is_done && room > 0 && received->capacity() < needed) {
+      // A string that grows by itself, or by reserve, may have twice the room that is asked for.
+      std::string grown;
+      grown.reserve(needed);
+      grown.append(*received);
+      received->swap(grown);
     }
     if (is_done) {
-      parsed.request.body_share = std::move(share);
+      if (!shares.empty()) {
+        parsed.request.body_share =
+            std::make_shared<std::vector<ByteBudget::Share>>(std::move(shares));
+      }
       // An assignment would keep the room of the body.
       std::string(*received, parsed.bytes).swap(*received);
       return parsed;
@@ -311,6 +325,8 @@ bool Server::ServeOne(const Socket& socket, std::string* received) {
   ParsedRequest parsed = ReadRequest(socket, received);
   if (parsed.state == ParsedRequest::State::kIncomplete) return false;
   const bool bad = parsed.state == ParsedRequest::State::kBad;
+  // What has come of the body has no share any more.
+  if (bad) std::string().swap(*received);
   const bool to_head = parsed.request.method == "HEAD";
   const bool in_chunks = !parsed.request.is_http_1_0;
   ConnectedClient client(socket, options_.send_time, in_chunks);
