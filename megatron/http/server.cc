@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -189,17 +190,22 @@ void Server::Open(Socket socket) {
   mutex_.AwaitWithTimeout(absl::Condition(&may_decide), kLook);
   // Nobody would end a connection that begins now.
   if (stop_) return;
-  if (draining_ || !MakePlace()) {
-    Response full =
-        options_.error(503, draining_ ? "the server is stopping"
-                                      : "there are too many connections; try again later");
+  const auto refuse = [this](const Socket& refused, absl::string_view sentence) {
+    Response full = options_.error(503, sentence);
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
-    SendAll(socket, ResponseText(full, false, false), SteadyNow()).IgnoreError();
-    return;
-  }
+    SendAll(refused, ResponseText(full, false, false), SteadyNow()).IgnoreError();
+  };
+  if (draining_) return refuse(socket, "the server is stopping");
+  if (!MakePlace()) return refuse(socket, "there are too many connections; try again later");
   Connection& connection = connections_.emplace_back(std::move(socket));
-  connection.thread = std::thread([this, &connection] { Serve(&connection); });
+  try {
+    connection.thread = std::thread([this, &connection] { Serve(&connection); });
+  } catch (const std::system_error&) {
+    // Nobody else catches it, and a run must not end because its metrics are asked for.
+    refuse(connection.socket, "the system starts no thread for this connection; try again later");
+    connections_.pop_back();
+  }
 }
 
 bool Server::HasPlace() const {

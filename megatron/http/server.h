@@ -5,12 +5,13 @@
 //   ... server->endpoint().port ...
 //
 // Each connection has a thread. There are at most `connections`. For one more, the one that has
-// waited longest between two requests is closed; where none waits, it is told 503 and closed. A
-// connection that sends its request too slowly, sends nothing, or does not read its answer is
-// closed at a deadline, so that nobody keeps a place for ever. Handlers are called on these
-// threads, several at once, for every request that can be read; HEAD is GET whose body is not sent.
-// A handler that waits long asks now and then whether its client is gone. One that answers piece by
-// piece returns a Response with `stream`; each piece has `send_time`.
+// waited longest between two requests is closed; where none waits, it is told 503 and closed. So is
+// one for which the system starts no thread. A connection that sends its request too slowly, sends
+// nothing, or does not read its answer is closed at a deadline, so that nobody keeps a place for
+// ever. Handlers are called on these threads, several at once, for every request that can be read;
+// HEAD is GET whose body is not sent. A handler that waits long asks now and then whether its
+// client is gone. One that answers piece by piece returns a Response with `stream`; each piece has
+// `send_time`.
 //
 // It binds to loopback unless told otherwise, and then a request must say so too: its Host is
 // "localhost" or a loopback address. So no web page in a browser of this machine can reach it under

@@ -1,5 +1,6 @@
 #include "megatron/http/server.h"
 
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -31,6 +32,26 @@ constexpr char kGetAndClose[] =
 size_t ThreadsOfThisProcess() {
   return PosixFileSystem().List("/proc/self/task").value_or(std::vector<std::string>()).size();
 }
+
+// Gives the threads that start meanwhile a stack of so many bytes.
+class DefaultStackBytes {
+ public:
+  explicit DefaultStackBytes(size_t bytes) {
+    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
+    pthread_attr_t attributes;
+    EXPECT_EQ(pthread_attr_init(&attributes), 0);
+    EXPECT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&attributes), 0);
+    pthread_attr_destroy(&attributes);
+  }
+  ~DefaultStackBytes() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
 
 // Returns the head of a request that ends its connection, without the line that ends the head.
 std::string Post(absl::string_view path, int body_bytes) {
@@ -247,6 +268,19 @@ TEST_F(ServerTest, OneConnectionTooManyIsToldSo) {
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_EQ(gone_, 0);
+}
+
+TEST_F(ServerTest, AConnectionThatGetsNoThreadIsToldSo) {
+  Start();
+  {
+    // No address space has room for such a stack.
+    const DefaultStackBytes huge(size_t{1} << 60);
+    const std::string refused = ReadAll(Connect());
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+    EXPECT_THAT(refused, HasSubstr("the system starts no thread for this connection"));
+    EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
+  }
+  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
 }
 
 TEST_F(ServerTest, ThePlaceOfAConnectionThatHasEndedIsFreeAtOnce) {
