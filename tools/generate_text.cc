@@ -18,6 +18,7 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/text/context_warning.h"
+#include "megatron/train/text/prompt_tokens.h"
 #include "megatron/train/text/restored_text.h"
 #include "megatron/train/text/text_stream.h"
 #include "megatron/train/trainer/inference_model.h"
@@ -85,9 +86,8 @@ absl::Status Restore(InferenceModel* model) {
 
 absl::Status Continue(InferenceModel* model) {
   const std::string prompt = Prompt();
-  std::vector<int32_t> tokens;
-  MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");
-  if (tokens.empty()) tokens.push_back(model->tokenizer().eod());
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, PromptTokens(prompt, model->tokenizer()),
+                            _ << "in the prompt");
   std::printf("%s", prompt.c_str());
   TextStream text(model->tokenizer(), tokens);
   const absl::Status generated = model->generator().Generate(

@@ -54,8 +54,10 @@ BOTH_AXES = frozenset((
 # All three trackers take such names as they are.
 NAME = re.compile(r"[A-Za-z0-9][\w .-]*(/[A-Za-z0-9][\w .-]*)*", re.ASCII)
 LONGEST_NAME = 200
-# Losses whose names end in the name of a training file or a validation set, which may be any text.
-FREE_NAME = re.compile("(lm loss (?:train|validation) )(.+)", re.DOTALL)
+# Losses whose names end in the name of a training file or a validation set, and metrics of a validation set
+# or a task, whose names have it in the middle. It may be any text.
+FREE_NAMES = (re.compile("(lm loss (?:train|validation) )(.+)()", re.DOTALL),
+              re.compile("(tasks/)(.+)(/[^/]+)", re.DOTALL))
 
 # A step or an evaluation. `kind` is "step", "validation" or "test", `samples` the consumed samples or
 # None, and `values` maps the trackers' names to floats.
@@ -98,10 +100,8 @@ def parse_record(line):
     if type(record.get("consumed_samples")) not in (int, type(None)):
         return None
     for name, value in record.items():
-        if not NAME.fullmatch(tracker_name(name)) or len(tracker_name(name)) > LONGEST_NAME:
-            return None
-        if isinstance(value, list):
-            continue  # values of single experts, which no tracker gets
+        if tracker_name(name) is None or isinstance(value, list):
+            continue  # no tracker gets it; lists are values of single experts
         if value is not None and not isinstance(value, (bool, int, float)):
             return None
         if isinstance(value, int) and not -1 << 62 < value < 1 << 62:
@@ -110,11 +110,23 @@ def parse_record(line):
 
 
 def tracker_name(name):
-    """Returns the name of a value for trackers: in names of files and sets other characters become _."""
-    free = FREE_NAME.fullmatch(name)
-    if free is None or NAME.fullmatch(name) and len(name) <= LONGEST_NAME:
-        return name
-    return (free[1] + re.sub(r"[^A-Za-z0-9_ .-]", "_", free[2]))[:LONGEST_NAME]
+    """Returns the name of a value for trackers, or None for one that they refuse.
+
+    In names of files and sets other characters become _.
+    """
+    free = next(filter(None, (pattern.fullmatch(name) for pattern in FREE_NAMES)), None)
+    if free is not None and not is_taken(name):
+        before, text, after = free.groups()
+        text = re.sub(r"[^A-Za-z0-9_ .-]", "_", text)
+        if before.endswith("/") and not text[0].isalnum():
+            text = "set" + text
+        name = before + text[:max(0, LONGEST_NAME - len(before) - len(after))] + after
+    return name if is_taken(name) else None
+
+
+def is_taken(name):
+    """Returns whether the trackers take the name."""
+    return len(name) <= LONGEST_NAME and NAME.fullmatch(name) is not None
 
 
 def kind_of(record):
@@ -134,7 +146,9 @@ def values_of(record):
         elif name == "consumed_tokens":
             values["consumed-tokens"] = to_float(value)
         elif name not in ("iteration", "consumed_samples") and not isinstance(value, list):
-            values[tracker_name(name)] = to_float(value)
+            tag = tracker_name(name)
+            if tag is not None:
+                values[tag] = to_float(value)
     return values
 
 
@@ -586,8 +600,15 @@ class Follower:
             if record is None:
                 self.warn_once("line", "%s has a line that is no record of metrics: %r" % (self.path, line[:60]))
             else:
+                self._warn_of_names(record)
                 self._take(record, last)
         return lines is not None
+
+    def _warn_of_names(self, record):
+        for name in record:
+            if tracker_name(name) is None:
+                self.warn_once("name", "%s has a value that is not sent, since trackers refuse its name: %r"
+                               % (self.path, name[:60]))
 
     def _take(self, record, last):
         kind, iteration = kind_of(record), record["iteration"]

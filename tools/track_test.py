@@ -333,8 +333,8 @@ class TrackTest(unittest.TestCase):
 
     def test_lines_that_are_no_records_are_passed_over_and_told_once(self):
         self.write(lines([step(1)]) + '{"iteration":2,"lm lo\n\0\0\0\nhello\n[1]\n{"iteration":-1,"lm loss":1}\n'
-                   '{"iteration":true,"lm loss":1}\n{"iteration":2,"lm loss":"x"}\n{"iteration":2,"lm loss":1,"../x":1}\n'
-                   '{"iteration":2,"lm loss":1,"_step":1}\n{"iteration":2,"lm loss":1' + "0" * 5000 + '}\n'
+                   '{"iteration":true,"lm loss":1}\n{"iteration":2,"lm loss":"x"}\n'
+                   '{"iteration":2,"lm loss":1' + "0" * 5000 + '}\n'
                    '{"iteration":2,"lm loss":1,"consumed_samples":1.5}\n\n' + "[" * 100000 + "\n" + lines([step(2)]))
         code, said = self.track("--to=wandb", "--once", "run")
         self.assertEqual((code, self.steps()), (0, [1, 2]))
@@ -578,6 +578,27 @@ class TrackTest(unittest.TestCase):
                             (("lm loss train " + "x" * 300)[:track.LONGEST_NAME], 4.0), ("lm loss validation _a", 5.0)):
             self.assertEqual([v for _, _, v in self.points(name)], [value], name)
             self.assertTrue(track.NAME.fullmatch(name))
+
+    def test_metrics_of_sets_of_any_name_are_sent(self):
+        long = "tasks/" + "x" * 300 + "/lm accuracy"
+        self.write([{**evaluation(1), "tasks/Français/lm accuracy": 0.25, "tasks//data/de/text/lm accuracy": 0.5,
+                     "tasks/piqa/acc": 0.75, "tasks/a/b/acc": 0.875, long: 1.0}])
+        self.assertEqual(self.track("--to=wandb", "--once", "run")[0], 0)
+        for name, value in (("tasks/Fran_ais/lm accuracy", 0.25), ("tasks/set_data_de_text/lm accuracy", 0.5),
+                            ("tasks/piqa/acc", 0.75), ("tasks/a/b/acc", 0.875),
+                            ("tasks/" + "x" * (track.LONGEST_NAME - 18) + "/lm accuracy", 1.0)):
+            self.assertEqual([v for _, _, v in self.points(name)], [value], name)
+            self.assertTrue(track.NAME.fullmatch(name))
+            self.assertLessEqual(len(name), track.LONGEST_NAME)
+
+    def test_a_value_whose_name_trackers_refuse_is_left_out_and_told_once(self):
+        self.write([{**step(1), "../x": 1.0, "tasks/a/é": 1.0}, {**step(2), "_step": 7, "y" * 201: 1.0, "": "text"}])
+        code, said = self.track("--to=wandb", "--once", "run")
+        self.assertEqual((code, self.steps()), (0, [1, 2]))
+        for name in ("../x", "tasks/a/é", "_step", "y" * 201, ""):
+            self.assertEqual(self.points(name), [])
+        self.assertEqual(said.count("trackers refuse its name: '../x'"), 1)
+        self.assertEqual(said.count("trackers refuse its name"), 1)
 
     def test_any_bytes_are_read(self):
         random.seed(5)

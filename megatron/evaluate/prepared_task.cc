@@ -72,7 +72,8 @@ class PreparedTask::Builder {
   // context does.
   absl::Status AddDocument(const Example& example) {
     Group& group = NewGroup(example);
-    Tokens tokens = {Beginning()};
+    Tokens tokens;
+    MEGATRON_RETURN_IF_ERROR(AddBeginning(&tokens));
     MEGATRON_RETURN_IF_ERROR(tokenizer_.Encode(example.context, &tokens));
     const int64_t size = static_cast<int64_t>(tokens.size());
     for (int64_t scored = 1; scored < size;) {
@@ -115,10 +116,20 @@ class PreparedTask::Builder {
     return group;
   }
 
-  // The token that a text without context follows.
+  // The token that a text without context follows; negative if there is none.
   int32_t Beginning() const {
     const SpecialTokens& special = tokenizer_.special();
-    return std::max(0, special.bos >= 0 ? special.bos : special.eod);
+    return special.bos >= 0 ? special.bos : special.eod;
+  }
+
+  absl::Status AddBeginning(Tokens* tokens) const {
+    if (Beginning() < 0) {
+      return absl::InvalidArgumentError(
+          "a text without context follows BOS or EOD, and the tokenizer has neither: this task "
+          "needs another tokenizer");
+    }
+    tokens->push_back(Beginning());
+    return absl::OkStatus();
   }
 
   absl::Status EncodeAnswer(absl::string_view context, const std::string& answer, Tokens* before,
@@ -168,7 +179,9 @@ class PreparedTask::Builder {
       return absl::InvalidArgumentError(absl::StrCat(
           "an answer has ", size, " tokens, and the model's context ", options_.max_context));
     }
-    if (context.empty()) context.push_back(Beginning());
+    if (context.empty()) {
+      MEGATRON_RETURN_IF_ERROR(AddBeginning(&context));
+    }
     context.insert(context.end(), answer.begin(), answer.end());
     const int64_t all = static_cast<int64_t>(context.size());
     const int64_t begin = std::max<int64_t>(0, all - options_.max_context - 1);

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/evaluate/task_report.h"
 #include "nlohmann/json.hpp"
 
@@ -28,12 +29,21 @@ using ::testing::HasSubstr;
 constexpr int32_t kEod = 256;
 
 absl::StatusOr<PreparedTask> Prepare(const std::string& name, const std::string& text,
-                                     const PrepareOptions& options) {
+                                     const PrepareOptions& options,
+                                     const Tokenizer& tokenizer = ByteLevelTokenizer()) {
   MEGATRON_ASSIGN_OR_RETURN(const TaskInfo* const info, FindTask(name));
   MEGATRON_ASSIGN_OR_RETURN(const TaskExamples examples,
                             ParseExamples(*info, text, std::nullopt, 0));
-  return PreparedTask::Create(*info, examples, ByteLevelTokenizer(), options);
+  return PreparedTask::Create(*info, examples, tokenizer, options);
 }
+
+class TokenizerWithoutEnds : public ByteLevelTokenizer {
+ public:
+  const SpecialTokens& special() const override { return none_; }
+
+ private:
+  SpecialTokens none_;
+};
 
 PreparedTask Prepared(const std::string& name, const std::string& text,
                       const PrepareOptions& options) {
@@ -81,6 +91,17 @@ TEST(PreparedTaskTest, SpaceAtTheContextsEndGoesToTheAnswer) {
       Prepared("lambada_openai", "{\"text\": \"ab  cd\"}\n{\"text\": \"one\"}", Context(20));
   EXPECT_THAT(Show(task), ElementsAre("ab|  cd", "^| one"));
   EXPECT_EQ(task.num_cut(), 0);
+}
+
+TEST(PreparedTaskTest, ATextWithoutContextNeedsATokenThatItFollows) {
+  const TokenizerWithoutEnds tokenizer;
+  EXPECT_THAT(Prepare("lambada_openai", "{\"text\": \"ab  cd\"}", Context(20), tokenizer), IsOk());
+  EXPECT_THAT(Prepare("lambada_openai", "{\"text\": \"ab  cd\"}\n{\"text\": \"one\"}", Context(20),
+                      tokenizer),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("line 2: "), HasSubstr("the tokenizer has neither"))));
+  EXPECT_THAT(Prepare("bits_per_byte", "{\"text\": \"ab\"}", Context(4), tokenizer),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the tokenizer has neither")));
 }
 
 TEST(PreparedTaskTest, MegatronsLambada) {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/generate/token_scores.h"
 #include "megatron/models/sampling.h"
@@ -217,7 +217,7 @@ void BatchedTextEngine::EndUnwanted() {
   std::vector<std::pair<std::unique_ptr<Work>, FinishReason>> ended;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (std::unique_ptr<Work>& work : dropped_)
       ended.emplace_back(std::move(work), FinishReason::kCancelled);
     dropped_.clear();

@@ -13,10 +13,10 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -292,7 +292,13 @@ TEST(BatchedTextEngineTest, ATextEndsForEachReason) {
   EXPECT_TRUE(none->tokens.empty());
 
   request.prompt = {1, 2, 3};
-  request.deadline = absl::Now() - absl::Seconds(1);
+  request.deadline = SteadyNow() + absl::Hours(1);
+  auto timely = std::make_shared<Collector>();
+  ASSERT_THAT(serving.engine().Submit(request, timely), IsOk());
+  timely->ended.WaitForNotification();
+  EXPECT_EQ(timely->reason, FinishReason::kLength);
+
+  request.deadline = SteadyNow() - absl::Seconds(1);
   auto late = std::make_shared<Collector>();
   ASSERT_THAT(serving.engine().Submit(request, late), IsOk());
   late->ended.WaitForNotification();

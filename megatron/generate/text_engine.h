@@ -42,7 +42,7 @@ struct TextRequest {
   bool score_prompt = false;        // OnPrompt is called
   int64_t first_scored = 1;         // the first token of the prompt that is scored, from 1 on
   std::vector<int32_t> end_tokens;  // each ends the text; it is shown as the last token
-  absl::Time deadline = absl::InfiniteFuture();
+  absl::Time deadline = absl::InfiniteFuture();  // a time of SteadyNow()
 };
 
 enum class FinishReason {

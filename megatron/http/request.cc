@@ -181,6 +181,7 @@ ParsedRequest ParseRequest(absl::string_view bytes, const RequestLimits& limits)
     return Bad(413, absl::StrCat("the body has more than ", limits.body_bytes, " bytes"));
   request.keep_alive = KeepsAlive(request);
   const size_t body_at = head_end + kHeadEnd.size();
+  parsed.head_bytes = body_at;
   parsed.body_bytes = length;
   if (bytes.size() - body_at < length) {
     parsed.expects_continue = absl::EqualsIgnoreCase(request.Field("expect"), "100-continue");

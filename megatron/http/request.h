@@ -53,6 +53,7 @@ struct ParsedRequest {
   State state = State::kIncomplete;
   Request request;
   size_t bytes = 0;               // what of the input belongs to the request
+  size_t head_bytes = 0;          // the length of the head, once it has come
   size_t body_bytes = 0;          // the length of the body, once the head has come
   bool expects_continue = false;  // incomplete: the client waits for "100 Continue"
   int status = 0;                 // bad: the status of the answer

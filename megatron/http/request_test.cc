@@ -50,8 +50,12 @@ TEST(RequestTest, EveryBeginningIsIncomplete) {
     EXPECT_EQ(Parse(absl::string_view(text).substr(0, size)).state, State::kIncomplete) << size;
   EXPECT_EQ(Parse(text).state, State::kDone);
   // The head says how many bytes will come.
-  EXPECT_EQ(Parse(absl::string_view(text).substr(0, text.size() - 3)).body_bytes, 3u);
-  EXPECT_EQ(Parse(absl::string_view(text).substr(0, text.size() - 4)).body_bytes, 0u);
+  const ParsedRequest head = Parse(absl::string_view(text).substr(0, text.size() - 3));
+  EXPECT_EQ(head.head_bytes, text.size() - 3);
+  EXPECT_EQ(head.body_bytes, 3u);
+  const ParsedRequest shorter = Parse(absl::string_view(text).substr(0, text.size() - 4));
+  EXPECT_EQ(shorter.head_bytes, 0u);
+  EXPECT_EQ(shorter.body_bytes, 0u);
 }
 
 TEST(RequestTest, AByteThatBeginsNoMethodIsRefusedAtOnce) {

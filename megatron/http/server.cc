@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -188,17 +190,22 @@ void Server::Open(Socket socket) {
   mutex_.AwaitWithTimeout(absl::Condition(&may_decide), kLook);
   // Nobody would end a connection that begins now.
   if (stop_) return;
-  if (draining_ || !MakePlace()) {
-    Response full =
-        options_.error(503, draining_ ? "the server is stopping"
-                                      : "there are too many connections; try again later");
+  const auto refuse = [this](const Socket& refused, absl::string_view sentence) {
+    Response full = options_.error(503, sentence);
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
-    SendAll(socket, ResponseText(full, false, false), SteadyNow()).IgnoreError();
-    return;
-  }
+    SendAll(refused, ResponseText(full, false, false), SteadyNow()).IgnoreError();
+  };
+  if (draining_) return refuse(socket, "the server is stopping");
+  if (!MakePlace()) return refuse(socket, "there are too many connections; try again later");
   Connection& connection = connections_.emplace_back(std::move(socket));
-  connection.thread = std::thread([this, &connection] { Serve(&connection); });
+  try {
+    connection.thread = std::thread([this, &connection] { Serve(&connection); });
+  } catch (const std::system_error&) {
+    // Nobody else catches it, and a run must not end because its metrics are asked for.
+    refuse(connection.socket, "the system starts no thread for this connection; try again later");
+    connections_.pop_back();
+  }
 }
 
 bool Server::HasPlace() const {
@@ -268,7 +275,8 @@ bool Server::AwaitRequest(Connection* connection, bool is_first, std::string* re
 ParsedRequest Server::ReadRequest(const Socket& socket, std::string* received) {
   const absl::Time deadline = SteadyNow() + options_.request_time;
   bool continued = false;
-  ByteBudget::Share share;
+  std::vector<ByteBudget::Share> shares;
+  size_t room = 0;  // the bytes of the body that the shares are for
   const auto bad = [](int status, std::string reason) {
     ParsedRequest parsed;
     parsed.state = ParsedRequest::State::kBad;
@@ -280,15 +288,27 @@ ParsedRequest Server::ReadRequest(const Socket& socket, std::string* received) {
     ParsedRequest parsed = ParseRequest(*received, options_.limits);
     if (parsed.state == ParsedRequest::State::kBad) return parsed;
     const bool is_done = parsed.state == ParsedRequest::State::kDone;
-    if (parsed.body_bytes > 0 && share == nullptr) {
-      share = body_budget_.Take(2 * parsed.body_bytes);
-      if (share == nullptr)
+    const size_t arrived = std::min(parsed.body_bytes, received->size() - parsed.head_bytes);
+    if (arrived > room) {
+      const size_t wanted = std::min(parsed.body_bytes, std::max(arrived, 2 * room));
+      shares.push_back(body_budget_.Take(2 * (wanted - room)));
+      if (shares.back() == nullptr)
         return bad(503, "the server holds as many bytes of requests as it takes; try again later");
-      // A string that grows by itself takes up to twice its bytes.
-      received->reserve(options_.limits.head_bytes + parsed.body_bytes + kReadBytes);
+      room = wanted;
+    }
+    const size_t needed = options_.limits.head_bytes + room + kReadBytes;
+    if (!is_done && room > 0 && received->capacity() < needed) {
+      // A string that grows by itself, or by reserve, may have twice the room that is asked for.
+      std::string grown;
+      grown.reserve(needed);
+      grown.append(*received);
+      received->swap(grown);
     }
     if (is_done) {
-      parsed.request.body_share = std::move(share);
+      if (!shares.empty()) {
+        parsed.request.body_share =
+            std::make_shared<std::vector<ByteBudget::Share>>(std::move(shares));
+      }
       // An assignment would keep the room of the body.
       std::string(*received, parsed.bytes).swap(*received);
       return parsed;
@@ -311,6 +331,8 @@ bool Server::ServeOne(const Socket& socket, std::string* received) {
   ParsedRequest parsed = ReadRequest(socket, received);
   if (parsed.state == ParsedRequest::State::kIncomplete) return false;
   const bool bad = parsed.state == ParsedRequest::State::kBad;
+  // What has come of the body has no share any more.
+  if (bad) std::string().swap(*received);
   const bool to_head = parsed.request.method == "HEAD";
   const bool in_chunks = !parsed.request.is_http_1_0;
   ConnectedClient client(socket, options_.send_time, in_chunks);

@@ -5,12 +5,13 @@
 //   ... server->endpoint().port ...
 //
 // Each connection has a thread. There are at most `connections`. For one more, the one that has
-// waited longest between two requests is closed; where none waits, it is told 503 and closed. A
-// connection that sends its request too slowly, sends nothing, or does not read its answer is
-// closed at a deadline, so that nobody keeps a place for ever. Handlers are called on these
-// threads, several at once, for every request that can be read; HEAD is GET whose body is not sent.
-// A handler that waits long asks now and then whether its client is gone. One that answers piece by
-// piece returns a Response with `stream`; each piece has `send_time`.
+// waited longest between two requests is closed; where none waits, it is told 503 and closed. So is
+// one for which the system starts no thread. A connection that sends its request too slowly, sends
+// nothing, or does not read its answer is closed at a deadline, so that nobody keeps a place for
+// ever. Handlers are called on these threads, several at once, for every request that can be read;
+// HEAD is GET whose body is not sent. A handler that waits long asks now and then whether its
+// client is gone. One that answers piece by piece returns a Response with `stream`; each piece has
+// `send_time`.
 //
 // It binds to loopback unless told otherwise, and then a request must say so too: its Host is
 // "localhost" or a loopback address. So no web page in a browser of this machine can reach it under
@@ -39,9 +40,10 @@ struct ServerOptions {
   Endpoint listen = {"127.0.0.1", 0};  // port 0: any free one
   RequestLimits limits;
   int connections = 16;
-  // The most bytes of bodies of all connections, each counted twice: it is copied once. A request
-  // for which fewer are left when its head has come is told 503, and its connection is closed. A
-  // handler gives them back with Request::FreeBody.
+  // The most bytes of bodies of all connections, each counted twice: it is copied once. A body takes
+  // its share as it arrives, at most twice that of what has come, so that a head alone holds nothing.
+  // A request for whose bytes fewer are left is told 503, and its connection is closed. A handler
+  // gives them back with Request::FreeBody.
   size_t all_body_bytes = size_t{1} << 30;
   // From a request's first byte to its last; also from the beginning of a connection to the first
   // byte of its first request.

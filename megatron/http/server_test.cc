@@ -1,5 +1,6 @@
 #include "megatron/http/server.h"
 
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -30,6 +31,32 @@ constexpr char kGetAndClose[] =
 
 size_t ThreadsOfThisProcess() {
   return PosixFileSystem().List("/proc/self/task").value_or(std::vector<std::string>()).size();
+}
+
+// Gives the threads that start meanwhile a stack of so many bytes.
+class DefaultStackBytes {
+ public:
+  explicit DefaultStackBytes(size_t bytes) {
+    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
+    pthread_attr_t attributes;
+    EXPECT_EQ(pthread_attr_init(&attributes), 0);
+    EXPECT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&attributes), 0);
+    pthread_attr_destroy(&attributes);
+  }
+  ~DefaultStackBytes() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+// Returns the head of a request that ends its connection, without the line that ends the head.
+std::string Post(absl::string_view path, int body_bytes) {
+  return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body_bytes,
+                      "\r\nConnection: close\r\n");
 }
 
 class ServerTest : public ::testing::Test {
@@ -243,6 +270,19 @@ TEST_F(ServerTest, OneConnectionTooManyIsToldSo) {
   EXPECT_EQ(gone_, 0);
 }
 
+TEST_F(ServerTest, AConnectionThatGetsNoThreadIsToldSo) {
+  Start();
+  {
+    // No address space has room for such a stack.
+    const DefaultStackBytes huge(size_t{1} << 60);
+    const std::string refused = ReadAll(Connect());
+    EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+    EXPECT_THAT(refused, HasSubstr("the system starts no thread for this connection"));
+    EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
+  }
+  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
+}
+
 TEST_F(ServerTest, ThePlaceOfAConnectionThatHasEndedIsFreeAtOnce) {
   options_.connections = 2;
   options_.request_time = absl::Seconds(600);
@@ -257,30 +297,66 @@ TEST_F(ServerTest, BodiesOfAllConnectionsHaveABudget) {
   options_.request_time = absl::Seconds(600);
   options_.all_body_bytes = 2 * 64;
   Start();
-  const auto post = [](const char* path, int bytes) {
-    return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", bytes,
-                        "\r\nConnection: close\r\n");
-  };
   const std::string body(64, 'x');
+  // This handler gives its own back before it answers.
   const Socket first = Connect();
-  Send(first, absl::StrCat(post("/free", 64), "Expect: 100-continue\r\n\r\n"));
-  EXPECT_EQ(ReadUntil(first, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
-  const std::string refused = Ask(absl::StrCat(post("/", 1), "\r\nx"));
-  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
-  EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
-  EXPECT_EQ(calls_, 0);
-  // What has no body needs nothing of it.
-  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
-  // The handler gives its own back before it answers.
-  Send(first, body);
-  ASSERT_TRUE(Becomes(calls_, 2));
+  Send(first, absl::StrCat(Post("/free", 64), "\r\n", body));
+  ASSERT_TRUE(Becomes(calls_, 1));
   std::string answer;
   const absl::Time deadline = SteadyNow() + absl::Seconds(20);
   while (!absl::StrContains(answer, "200 OK") && SteadyNow() < deadline)
-    answer = Ask(absl::StrCat(post("/", 64), "\r\n", body));
+    answer = Ask(absl::StrCat(Post("/", 64), "\r\n", body));
   EXPECT_THAT(answer, HasSubstr(absl::StrCat("POST / ", body, "|")));
+  // This one keeps them.
+  const Socket second = Connect();
+  Send(second, absl::StrCat(Post("/slow", 64), "\r\n", body));
+  ASSERT_TRUE(Becomes(calls_, 3));
+  const std::string refused = Ask(absl::StrCat(Post("/", 1), "\r\nx"));
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(calls_, 3);
+  // What has no body needs nothing of it.
+  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
   go_on_.Notify();
   EXPECT_THAT(ReadAll(first), HasSubstr("POST /free |"));
+  EXPECT_THAT(ReadAll(second), HasSubstr(absl::StrCat("POST /slow ", body, "|")));
+}
+
+TEST_F(ServerTest, HeadsWithoutTheirBodiesTakeNothingOfTheBudget) {
+  options_.request_time = absl::Seconds(600);
+  options_.all_body_bytes = 2 * 64;
+  Start();
+  const Socket first = Connect(), second = Connect();
+  for (const Socket* socket : {&first, &second}) {
+    Send(*socket, absl::StrCat(Post("/", 64), "Expect: 100-continue\r\n\r\n"));
+    EXPECT_EQ(ReadUntil(*socket, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  const std::string body(64, 'x');
+  EXPECT_THAT(Ask(absl::StrCat(Post("/", 64), "\r\n", body)), HasSubstr("200 OK"));
+  for (const Socket* socket : {&first, &second}) {
+    Send(*socket, body);
+    EXPECT_THAT(ReadAll(*socket), HasSubstr(absl::StrCat("POST / ", body, "|")));
+  }
+}
+
+TEST_F(ServerTest, ALongBodyTakesItsShareOfTheBudgetAsItArrives) {
+  constexpr int kBytes = 20'000;
+  options_.request_time = options_.send_time = absl::Seconds(600);
+  options_.limits.body_bytes = 2 * kBytes;
+  options_.all_body_bytes = 2 * kBytes;
+  Start();
+  std::string body;
+  for (int i = 0; body.size() < kBytes; ++i) absl::StrAppend(&body, i, ",");
+  body.resize(kBytes);
+  EXPECT_THAT(Ask(absl::StrCat(Post("/", kBytes), "\r\n", body)),
+              HasSubstr(absl::StrCat("POST / ", body, "|")));
+  // The head is taken; nothing is left for the last byte of the body.
+  const Socket socket = Connect();
+  Send(socket, absl::StrCat(Post("/", kBytes + 1), "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(ReadUntil(socket, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  Send(socket, absl::StrCat(body, "x"));
+  EXPECT_THAT(ReadAll(socket), StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(calls_, 1);
 }
 
 TEST_F(ServerTest, AnIdleConnectionMakesPlaceForANewOne) {

@@ -122,7 +122,7 @@ struct ApiServer::Work {
         answer(tokenizer, call, std::move(head)),
         run(engine, tokenizer, call, start, time) {}
 
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const http::ByteBudget::Share held;
   const TextCall call;
   const ApiAnswer answer;
@@ -390,11 +390,11 @@ absl::StatusOr<bool> ApiServer::GoesOn(Work* work) {
   const absl::StatusOr<bool> ended = work->run.Wait(kLook);
   if (!work->has_token && work->run.completion_tokens() > 0) {
     work->has_token = true;
-    metrics_.CountFirstToken(absl::Now() - work->start);
+    metrics_.CountFirstToken(SteadyNow() - work->start);
   }
   if (!ended.ok()) return ended.status();
   if (*ended) {
-    metrics_.CountText(absl::Now() - work->start);
+    metrics_.CountText(SteadyNow() - work->start);
   } else if (cut_) {
     return absl::UnavailableError(kStopping);
   }

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/philox.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/models/sampling.h"
 
 namespace megatron {
@@ -112,7 +112,7 @@ bool SerialTextEngine::MustEnd(const Job& job, FinishReason* reason) const {
     *reason = FinishReason::kFailed;
   } else if (job.cancelled) {
     *reason = FinishReason::kCancelled;
-  } else if (absl::Now() > job.request.deadline) {
+  } else if (SteadyNow() > job.request.deadline) {
     *reason = FinishReason::kDeadline;
   } else {
     return false;

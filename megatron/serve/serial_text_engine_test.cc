@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -156,8 +157,11 @@ TEST_F(SerialTextEngineTest, RefusesWhatIsBeyondItsLimitsAndEndsAtTheDeadline) {
                                      Greedy(std::vector<int32_t>(11), 1), many}) {
     EXPECT_THAT(engine_.Submit(request, listener), StatusIs(absl::StatusCode::kInvalidArgument));
   }
+  TextRequest timely = Greedy({1}, 1);
+  timely.deadline = SteadyNow() + absl::Hours(1);
+  EXPECT_EQ(Run(timely)->reason, FinishReason::kLength);
   TextRequest late = Greedy({1}, 1);
-  late.deadline = absl::Now() - absl::Seconds(1);
+  late.deadline = SteadyNow() - absl::Seconds(1);
   EXPECT_EQ(Run(late)->reason, FinishReason::kDeadline);
 }
 

@@ -1,6 +1,7 @@
 #include "megatron/serve/serve_metrics.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace megatron::serve {
 namespace {
@@ -40,8 +41,10 @@ void ServeMetrics::Append(absl::string_view name, absl::string_view help,
   for (size_t i = 0; i < kSeconds.size(); ++i) {
     absl::StrAppend(page, name, "_bucket{le=\"", kSeconds[i], "\"} ", histogram.counts[i], "\n");
   }
+  // A StrAppend of a sum would keep six digits, and its growth in a minute may be behind them.
   absl::StrAppend(page, name, "_bucket{le=\"+Inf\"} ", histogram.count, "\n", name, "_sum ",
-                  histogram.sum, "\n", name, "_count ", histogram.count, "\n");
+                  absl::StrFormat("%.15g", histogram.sum), "\n", name, "_count ", histogram.count,
+                  "\n");
 }
 
 std::string ServeMetrics::Page(const EngineState& engine, const EngineLimits& limits) const {

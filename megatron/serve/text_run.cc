@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron::serve {
 namespace {
@@ -182,7 +182,7 @@ absl::StatusOr<bool> TextRun::Wait(absl::Duration time) {
                      std::all_of(choices_.begin(), choices_.end(),
                                  [](const ChoiceText& choice) { return choice.ended(); });
   // An engine ends late requests between two of its steps, and one of these may take long.
-  if (!ended && absl::Now() > deadline_) return Late();
+  if (!ended && SteadyNow() > deadline_) return Late();
   return ended;
 }
 

@@ -19,7 +19,7 @@ namespace megatron::serve {
 // Threads: one at a time.
 class TextRun {
  public:
-  // All must outlive this. It has `time` from `start` on.
+  // All must outlive this. It has `time` from `start` on, a time of SteadyNow().
   TextRun(TextEngine* engine, const Tokenizer& tokenizer, const TextCall& call, absl::Time start,
           absl::Duration time);
   // Ends what the engine still does for it.

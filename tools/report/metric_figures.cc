@@ -199,13 +199,37 @@ double Share(double value) { return std::clamp(value, 0.0, 100.0); }
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * Share(share)); }
 
+// Returns how many steps each point of a share tells of: those since the point before it, of the
+// same start of the program. A start logs its first steps one by one, and then many at a time. What
+// a start has logged last may be far behind the step at which the next one begins.
+std::vector<double> StepsOf(const RunRecord& run, const PlotPoints& points) {
+  const std::vector<ProgramStart>& starts = run.events.starts;
+  std::vector<double> steps;
+  size_t start = 0;
+  double before = 0;
+  for (const auto& [iteration, share] : points) {
+    for (; start < starts.size() && starts[start].first_iteration <= iteration; ++start)
+      before = std::max(before, starts[start].first_iteration - 1);
+    steps.push_back(steps.empty() ? 1 : iteration - before);
+    before = iteration;
+  }
+  return steps;
+}
+
+double MeanShare(const RunRecord& run, const PlotPoints& points) {
+  const std::vector<double> steps = StepsOf(run, points);
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    sum += steps[i] * Share(points[i].second);
+    count += steps[i];
+  }
+  return sum / count;
+}
+
 // Returns the mean of a share over the run; nothing if the run does not have it.
 std::string MeanPercent(const RunRecord& run, const std::string& key) {
   const PlotPoints& points = PointsOf(run, key);
-  if (points.empty()) return "";
-  double sum = 0;
-  for (const auto& point : points) sum += Share(point.second);
-  return Percent(sum / static_cast<double>(points.size()));
+  return points.empty() ? "" : Percent(MeanShare(run, points));
 }
 
 CurveLook LookOf(const Source& source, size_t runs) {
@@ -260,15 +284,17 @@ std::vector<double> EdgesOf(const std::vector<Source>& parts) {
   return edges;
 }
 
-// Returns the mean of the points in each interval, of which each ends at an edge; 0 without points.
-std::vector<double> MeansBetween(const PlotPoints& points, const std::vector<double>& edges) {
+// Returns the mean of the shares in each interval, of which each ends at an edge; 0 without points.
+std::vector<double> MeansBetween(const RunRecord& run, const PlotPoints& points,
+                                 const std::vector<double>& edges) {
+  const std::vector<double> steps = StepsOf(run, points);
   std::vector<double> means;
-  auto point = points.begin();
+  size_t point = 0;
   for (size_t i = 1; i < edges.size(); ++i) {
     double sum = 0, count = 0;
-    for (; point != points.end() && point->first <= edges[i]; ++point) {
-      sum += Share(point->second);
-      count += 1;
+    for (; point < points.size() && points[point].first <= edges[i]; ++point) {
+      sum += steps[point] * Share(points[point].second);
+      count += steps[point];
     }
     means.push_back(count == 0 ? 0 : 100 * sum / count);
   }
@@ -289,10 +315,10 @@ Figure SharesOf(const RunRecord& run, size_t runs, const std::vector<Source>& pa
   figure.values_in_text = true;
   for (const Source& source : parts) {
     const int color = source.number;
-    StackedPart part = {source.name, MeansBetween(source.points, chart.edges), color};
+    StackedPart part = {source.name, MeansBetween(run, source.points, chart.edges), color};
     const Interval all =
         IntervalsOf(source.points, chart.edges.front(), chart.edges.back(), 1).front();
-    const std::string mean = Percent(all.sum / all.count);
+    const std::string mean = Percent(MeanShare(run, source.points));
     const std::string whole = WholeOf(source.key);
     figure.values.rows.push_back({part.name, mean, Percent(all.low), Percent(all.high),
                                   MeanPercent(run, absl::StrCat(whole, kLeastPart, part.name)),

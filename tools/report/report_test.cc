@@ -129,6 +129,26 @@ TEST(ReportTest, TheTextHasTheSharesOfAStepWithTheLeastAndTheMostOfAllRanks) {
   EXPECT_THAT(text, Not(HasSubstr("least-compute")));
 }
 
+// The first steps of a start are logged one by one. Of the second start here, which begins at
+// iteration 201, one step is logged.
+TEST(ReportTest, TheMeanOfAShareIsThatOfAllSteps) {
+  std::string metrics;
+  for (const int iteration : {1, 2, 3, 100, 201}) {
+    const double compute = iteration == 100 ? 0.8 : 0.2;
+    absl::StrAppendFormat(&metrics,
+                          "{\"iteration\":%d,\"consumed_samples\":8,\"share/compute\":%g,"
+                          "\"share/dp\":%g,\"share/least-compute\":%g}\n",
+                          iteration, compute, 1 - compute, compute - 0.1);
+  }
+  RunRecord run = RunOf("small", metrics);
+  run.events.starts.resize(2);
+  run.events.starts[0].first_iteration = 1;
+  run.events.starts[1].first_iteration = 201;
+  const std::string text = MarkdownOf(ReportOf({run}));
+  EXPECT_THAT(text, HasSubstr("| compute | 77.6 % | 20.0 % | 80.0 % | 67.6 % |  |\n"));
+  EXPECT_THAT(text, HasSubstr("| dp | 22.4 % | 20.0 % | 80.0 % |  |  |\n"));
+}
+
 TEST(ReportTest, SeveralRunsShareThePictures) {
   RunRecord small = RunOf("small", Metrics(20)), large = RunOf("large", Metrics(40));
   small.config = ParseRunConfig("model { num_layers: 2 } optimizer { lr: 0.001 }");

@@ -202,15 +202,26 @@ RunProfile ReadRunProfile(FileSystem& fs, const std::string& directory) {
   RunProfile profile;
   const absl::StatusOr<std::vector<std::string>> names = fs.List(directory);
   if (!names.ok()) return profile;
-  std::map<int, std::string> files;  // the last part of each rank's window
+  // The last part of each rank's window, behind the iteration from which it is; 0: the beginning.
+  std::map<int, std::pair<int64_t, std::string>> files;
   for (const std::string& name : *names) {
     absl::string_view rank = name;
-    int number;
     if (!absl::ConsumePrefix(&rank, "trace_rank_") || !absl::ConsumeSuffix(&rank, ".json"))
       continue;
-    if (absl::SimpleAtoi(rank.substr(0, rank.find('_')), &number)) files[number] = name;
+    absl::string_view begin = rank;
+    rank = rank.substr(0, rank.find('_'));
+    begin.remove_prefix(rank.size());
+    int number;
+    int64_t from = 0;
+    if (!absl::SimpleAtoi(rank, &number)) continue;
+    if (!begin.empty() &&
+        !(absl::ConsumePrefix(&begin, "_from_") && absl::SimpleAtoi(begin, &from)))
+      continue;
+    const auto [file, is_first] = files.try_emplace(number, from, name);
+    if (!is_first && file->second.first < from) file->second = {from, name};
   }
-  for (const auto& [rank, name] : files) {
+  for (const auto& [rank, part] : files) {
+    const std::string& name = part.second;
     if (profile.ranks.size() == kMostRanks) {
       profile.warnings.push_back(
           absl::StrCat("Of ", files.size(), " ranks, the first ", kMostRanks, " are shown."));

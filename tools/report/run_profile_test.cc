@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
@@ -151,6 +152,26 @@ TEST(RunProfileTest, ReadsTheRanksOfAFolder) {
   EXPECT_EQ(profile.ranks[1].rank, 10);
   EXPECT_THAT(profile.warnings, ElementsAre(HasSubstr("trace_rank_3.json is left out")));
   EXPECT_THAT(ReadRunProfile(fs, "missing").ranks, SizeIs(0));
+}
+
+TEST(RunProfileTest, TheLastPartOfAWindowIsThatOfTheLastIterations) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(fs.CreateDirs("profile"), IsOk());
+  for (const int step : {1, 6, 13}) {
+    TracedStream stream = {"compute"};
+    stream.spans = {Span(absl::StrCat("step ", step), 0, 100), Span("forward 0", 0, step)};
+    const std::string begin = step == 1 ? "" : absl::StrCat("_from_", step);
+    ASSERT_THAT(WriteFileAtomically(fs, absl::StrCat("profile/trace_rank_0", begin, ".json"),
+                                    TraceJson(0, "rank 0 of 1", {stream})),
+                IsOk());
+  }
+  for (const char* other : {"trace_rank_0_copy.json", "trace_rank_0_from_20x.json"}) {
+    ASSERT_THAT(WriteFileAtomically(fs, absl::StrCat("profile/", other), "broken"), IsOk());
+  }
+  const RunProfile profile = ReadRunProfile(fs, "profile");
+  EXPECT_THAT(profile.warnings, SizeIs(0));
+  ASSERT_THAT(profile.ranks, SizeIs(1));
+  EXPECT_DOUBLE_EQ(profile.ranks[0].milliseconds.at("forward"), 13);
 }
 
 }  // namespace

@@ -161,18 +161,25 @@ absl::StatusOr<DataFiles> OpenPart(const DataOptions& options, const DataText& t
   return files;
 }
 
+// Returns the name as metrics can have it, which are lines of UTF-8.
+std::string MetricName(absl::string_view name) {
+  std::string text = ReplaceInvalidUtf8(name);
+  absl::c_replace_if(text, absl::ascii_iscntrl, '_');
+  return text;
+}
+
 // Returns the names of the files without their directories, or the whole prefixes of those that
 // would be called alike.
 std::vector<std::string> FileNames(const std::vector<std::string>& prefixes) {
   const auto name_of = [](const std::string& prefix) {
-    return prefix.substr(prefix.rfind('/') + 1);  // npos + 1 is 0
+    return MetricName(prefix.substr(prefix.rfind('/') + 1));  // npos + 1 is 0
   };
   std::map<std::string, std::set<std::string>> called;
   for (const std::string& prefix : prefixes) called[name_of(prefix)].insert(prefix);
   std::vector<std::string> names;
   for (const std::string& prefix : prefixes) {
     const std::string name = name_of(prefix);
-    names.push_back(called[name].size() == 1 ? name : prefix);
+    names.push_back(called[name].size() == 1 ? name : MetricName(prefix));
   }
   return names;
 }
@@ -342,10 +349,6 @@ std::vector<std::string> SourceNames(const DataOptions& options) {
   for (const std::string& path : spec->prefixes)
     prefixes.emplace_back(is_text ? path : IndexedDataset::PrefixOf(path));
   std::vector<std::string> names = FileNames(prefixes);
-  for (std::string& name : names) {  // metrics have them
-    name = ReplaceInvalidUtf8(name);
-    absl::c_replace_if(name, absl::ascii_iscntrl, '_');
-  }
   const bool differ = absl::c_any_of(names, [&](const std::string& n) { return n != names[0]; });
   return differ ? names : std::vector<std::string>();
 }

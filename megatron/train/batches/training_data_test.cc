@@ -444,6 +444,21 @@ TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
   }
 }
 
+TEST_F(TrainingDataTest, ValidationSetsHaveNamesThatMetricsCanHave) {
+  options_.multiple_validation_sets = true;
+  options_.train_data_path = {Write("named_train", 1, 5)};
+  options_.valid_data_path = {Write("fran\xe7ois", 3, 5), Write("two\nlines", 4, 5)};
+  auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_EQ(data->valid.size(), 2);
+  EXPECT_EQ(data->valid[0].name, "fran\xef\xbf\xbdois");
+  EXPECT_EQ(data->valid[1].name, "two_lines");
+  // What becomes alike is refused like what is.
+  options_.valid_data_path = {options_.valid_data_path[0], Write("fran\xe8ois", 3, 5)};
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("fran\xef\xbf\xbdois twice")));
+}
+
 // A document has 20 tokens, so five of them have 12 samples of 8 tokens and their next one.
 TEST_F(TrainingDataTest, FullValidationReadsEachSampleOnce) {
   options_.full_validation = true;

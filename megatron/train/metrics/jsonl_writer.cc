@@ -45,6 +45,13 @@ bool HasEvaluation(const Json& object, bool on_test_set) {
 // JSON knows neither infinity nor NaN.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// A name that is not UTF-8 must not end a run.
+std::string Line(const Json& object) {
+  return object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                     Json::error_handler_t::replace) +
+         "\n";
+}
+
 void Write(double value, const char* key, Json* object) { (*object)[key] = Number(value); }
 void Write(int64_t value, const char* key, Json* object) { (*object)[key] = value; }
 void Write(bool value, const char* key, Json* object) { (*object)[key] = value; }
@@ -318,7 +325,7 @@ std::string ToJsonLine(const StepMetrics& step) {
   for (const LayerValue& value : step.diagnostics.layers) object[value.name] = Number(value.value);
   for (const ExpertLoad& load : step.diagnostics.experts)
     object[LayerMetricName(metric::kLayerExpertLoad, load.layer)] = load.choices;
-  return object.dump() + "\n";
+  return Line(object);
 }
 
 std::string ToJsonLine(const EvaluationMetrics& evaluation) {
@@ -333,7 +340,7 @@ std::string ToJsonLine(const EvaluationMetrics& evaluation) {
     object[ValidationSetName(set.name)] = Number(set.value);
   for (const NamedValue& task : evaluation.tasks)
     object[TaskMetricName(task.name)] = Number(task.value);
-  return object.dump() + "\n";
+  return Line(object);
 }
 
 absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {

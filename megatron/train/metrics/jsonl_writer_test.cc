@@ -138,6 +138,15 @@ TEST_F(JsonlWriterTest, ValidationSetsHaveTheirNames) {
   EXPECT_EQ(history->evaluations[0].sets[1].name, "a b");
 }
 
+TEST_F(JsonlWriterTest, NamesThatAreNotUtf8AreReplaced) {
+  EvaluationMetrics evaluation = Evaluation(1, 2.0);
+  evaluation.sets = {{"a\xff", 1.5, /*is_loss=*/true}};
+  EXPECT_THAT(ToJsonLine(evaluation), HasSubstr("\"lm loss validation a\xef\xbf\xbd\":1.5}"));
+  StepMetrics step = Step(1);
+  step.sources = {{"a\xff", 1.5, /*is_loss=*/true}};
+  EXPECT_THAT(ToJsonLine(step), HasSubstr("\"lm loss train a\xef\xbf\xbd\":1.5,"));
+}
+
 TEST_F(JsonlWriterTest, TasksHaveTheirNames) {
   EvaluationMetrics evaluation = Evaluation(1, 2.0);
   evaluation.tasks = {{"piqa/acc", 0.5}, {"ptb/ppl", HUGE_VAL}};

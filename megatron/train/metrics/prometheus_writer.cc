@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
@@ -35,7 +36,7 @@ PrometheusWriter::PrometheusWriter(FileSystem& fs, PrometheusOptions options, co
     : fs_(fs),
       options_(std::move(options)),
       now_(std::move(now)),
-      page_(start.run_id, now_()),
+      page_(start.run_id, absl::Now()),
       last_progress_(now_()),
       iteration_(start.last_iteration) {}
 
@@ -91,9 +92,7 @@ absl::Status PrometheusWriter::WriteEvent(const RunEvent& event) {
 absl::Status PrometheusWriter::ReplaceFile(bool at_once) {
   if (options_.textfile.empty()) return absl::OkStatus();
   const absl::Time now = now_();
-  // A clock that goes back must not stop the file.
-  const bool is_late = now >= next_file_ || now < next_file_ - kFilePeriod;
-  if (!at_once && !is_late) return absl::OkStatus();
+  if (!at_once && now < next_file_) return absl::OkStatus();
   next_file_ = now + kFilePeriod;
   std::string text;
   {

@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/http/request.h"
 #include "megatron/http/response.h"
 #include "megatron/http/server.h"
@@ -33,9 +33,10 @@ struct PrometheusOptions {
 
 class PrometheusWriter : public MetricsWriter {
  public:
-  // Does nothing with files before the first event or step. `fs` must outlive this.
+  // Does nothing with files before the first event or step. `fs` must outlive this. Pauses are
+  // measured by `now`, which is no date, so that a clock that is set makes no run unhealthy.
   PrometheusWriter(FileSystem& fs, PrometheusOptions options, const RunStart& start,
-                   std::function<absl::Time()> now = absl::Now);
+                   std::function<absl::Time()> now = SteadyNow);
   // Removes the file: whoever reads it would export the last values for ever.
   ~PrometheusWriter() override;
 

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/train/text/context_warning.h"
+#include "megatron/train/text/prompt_tokens.h"
 #include "megatron/train/text/text_stream.h"
 
 namespace megatron {
@@ -20,15 +21,13 @@ class Gpt : public Recipe {
   // The model sees the end of a text that is longer than its context.
   absl::Status CheckPrompt(const std::string& prompt, const Tokenizer& tokenizer,
                            const GeneratorLimits& limits) const override {
-    std::vector<int32_t> tokens;
-    return tokenizer.Encode(prompt, &tokens);
+    return PromptTokens(prompt, tokenizer).status();
   }
 
   void FinishRun(const PromptTask& task) const override {
     const Tokenizer& tokenizer = *task.tokenizer;
-    std::vector<int32_t> tokens;
-    const absl::Status encoded = tokenizer.Encode(task.prompt, &tokens);
-    if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
+    // CheckPrompt has refused what has none.
+    std::vector<int32_t> tokens = *PromptTokens(task.prompt, tokenizer);
     task.print("--- the model continues ---\n" + task.prompt);
     TextStream text(tokenizer, tokens);
     const absl::Status generated =

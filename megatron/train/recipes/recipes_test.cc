@@ -6,6 +6,8 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 
 namespace megatron {
@@ -83,6 +85,23 @@ TEST(RecipesTest, BertNeedsAGapInItsPromptThatGptDoesNot) {
   EXPECT_THAT(RecipeOf(ModelKind::kBert).CheckPrompt("the [MASK]", *tokenizer, limits), IsOk());
   EXPECT_THAT(RecipeOf(ModelKind::kBert).CheckPrompt("the cat", *tokenizer, limits),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+class TokenizerWithoutEnds : public ByteLevelTokenizer {
+ public:
+  const SpecialTokens& special() const override { return none_; }
+
+ private:
+  SpecialTokens none_;
+};
+
+TEST(RecipesTest, GptRefusesAPromptThatItCouldNotBegin) {
+  const GeneratorLimits limits = {257, /*max_context=*/16};
+  const Recipe& recipe = RecipeOf(ModelKind::kGpt);
+  EXPECT_THAT(recipe.CheckPrompt("", ByteLevelTokenizer(), limits), IsOk());
+  EXPECT_THAT(recipe.CheckPrompt("a", TokenizerWithoutEnds(), limits), IsOk());
+  EXPECT_THAT(recipe.CheckPrompt("", TokenizerWithoutEnds(), limits),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none that ends a document")));
 }
 
 }  // namespace
