@@ -427,6 +427,33 @@ std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t sam
   return tokens;
 }
 
+// Four epochs of five documents have 49 samples. A blend asks for half a percent more, and a fifth
+// epoch gives another order.
+TEST_F(TrainingDataTest, AFileThatIsAloneInItsPartIsNoBlend) {
+  const std::string prefix = absl::StrCat(::testing::TempDir(), "/alone");
+  auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+  ASSERT_THAT(writer, IsOk());
+  for (int32_t token = 1; token <= 5; ++token)
+    ASSERT_THAT((*writer)->AddDocument(std::vector<int32_t>(20, token)), IsOk());
+  ASSERT_THAT((*writer)->Finalize(), IsOk());
+  options_.run = {/*train_iters=*/49, /*global_batch_size=*/1, /*eval_interval=*/0,
+                  /*eval_iters=*/0};
+  options_.train_data_path = {prefix};
+  const auto bare = Open();
+  ASSERT_THAT(bare, IsOk());
+  options_.train_data_path = {"1.0", prefix};
+  const auto weighted = Open();
+  ASSERT_THAT(weighted, IsOk());
+  EXPECT_EQ(Tokens(*weighted->train, 49), Tokens(*bare->train, 49));
+  EXPECT_EQ(weighted->fingerprint, bare->fingerprint);
+  options_.data_path = options_.train_data_path;
+  options_.train_data_path = {};
+  options_.split = "1";
+  const auto blend = Open();
+  ASSERT_THAT(blend, IsOk());
+  EXPECT_NE(Tokens(*blend->train, 49), Tokens(*bare->train, 49));
+}
+
 TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
   options_.multiple_validation_sets = true;
   options_.train_data_path = {Write("sets_train", 1, 5)};
