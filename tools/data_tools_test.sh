@@ -172,6 +172,7 @@ writer=$!
 exec 9> slow
 for _ in {1..100}; do [[ -e held.jsonl.partial ]] && break; sleep 0.1; done
 expect_code 23 'another process is writing' "$tools/txt_to_jsonl" --input=stories.txt --output=held.jsonl
+expect_code 23 'another process is writing' "$tools/make_stories" --bytes=1 --output=held.jsonl
 cat stories.txt >&9
 exec 9>&-
 wait "$writer" || fail "a second writer disturbed the first"
