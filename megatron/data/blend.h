@@ -33,8 +33,8 @@ struct BlendSpec {
 absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries);
 
 // Returns the weights that order the samples of a blend with given weights: the normalized
-// `weights`, normalized once more as Megatron does. Often only their last bits differ, but with them
-// the datasets of many samples.
+// `weights`, normalized once more as Megatron does. The last bits of some differ, and with them the
+// datasets of many samples.
 std::vector<double> OrderWeights(std::vector<double> weights);
 
 // Returns the size of a blend with given weights of which a run needs `num_samples`: the sum of the

@@ -10,8 +10,8 @@
 
 namespace megatron {
 
-// Calls `make` with a function that appends to the file. The text goes to `<path>.partial`, which is
-// made durable and gets the file's name at the end; an older file of that name is replaced. If
+// Calls `make` with a function that appends to the file. The text goes to `<path>.partial`, which
+// is made durable and gets the file's name at the end; an older file of that name is replaced. If
 // `make` fails, nothing is left. kFailedPrecondition if another process is writing the file.
 absl::Status WriteWholeFile(
     const std::string& path,

@@ -57,7 +57,7 @@ TEST(UnigramModelTest, NoTextIsASpecialPiece) {
   EXPECT_THAT(Encode(model, "s</s>s"), ElementsAre(2, 3, 0, 2, 0, 2));
 }
 
-// "b" is unknown. Its score is 10 below the lowest one: -11, which with the score of "a" makes 1, or
+// "b" is unknown. Its score is 10 below the lowest one: -11, which with that of "a" makes 1; or
 // -15, which makes -3.
 TEST(UnigramModelTest, TheScoreOfASpecialPieceCounts) {
   EXPECT_THAT(
