@@ -140,6 +140,10 @@ cmp one_text_document.idx merged.idx || fail "merging changes the index"
 expect_code 0 '' "$tools/merge_datasets" --output_prefix=merged halves/a_text_document halves/b_text_document.idx
 cmp one_text_document.idx merged.idx || fail "merging prefixes changes the index"
 expect_code 20 'same time' "$tools/merge_datasets" --input=merged,halves/a_text_document --output_prefix=merged
+cp -r halves whole
+expect_code 0 '' "$tools/merge_datasets" --input=whole --output_prefix=whole/merged
+expect_code 20 "'whole/merged' can't be read and written at the same time" "$tools/merge_datasets" --input=whole/. --output_prefix=whole/merged
+cmp one_text_document.idx whole/merged.idx || fail "a refused merge touched the older dataset"
 printf 'xx' >> halves/b_text_document.bin
 expect_code 21 'b_text_document.bin. has .*belong to no sequence' "$tools/merge_datasets" --input=halves --output_prefix=merged
 expect_code 21 'neither a folder nor a dataset' "$tools/merge_datasets" --input=quarters --output_prefix=merged
@@ -168,6 +172,7 @@ writer=$!
 exec 9> slow
 for _ in {1..100}; do [[ -e held.jsonl.partial ]] && break; sleep 0.1; done
 expect_code 23 'another process is writing' "$tools/txt_to_jsonl" --input=stories.txt --output=held.jsonl
+expect_code 23 'another process is writing' "$tools/make_stories" --bytes=1 --output=held.jsonl
 cat stories.txt >&9
 exec 9>&-
 wait "$writer" || fail "a second writer disturbed the first"

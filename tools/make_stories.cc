@@ -1,7 +1,6 @@
 // Writes TinyStories-like JSON lines from a grammar of our own: {"text": "..."}.
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/text/stories.h"
 #include "tools/common/tool_main.h"
+#include "tools/common/whole_file.h"
 
 ABSL_FLAG(int64_t, bytes, 4000000, "Bytes of story text to write; the last story goes past them.");
 ABSL_FLAG(uint64_t, seed, 1, "Every seed has its own stories, the same on every machine.");
@@ -70,19 +69,6 @@ absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> wri
   return absl::OkStatus();
 }
 
-// The file appears whole or not at all.
-absl::Status WriteFile(const std::string& path) {
-  FileSystem& fs = PosixFileSystem();
-  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
-  const std::string partial = path + ".partial";
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
-  absl::Status status = WriteStories([&](absl::string_view text) { return file->Append(text); });
-  if (status.ok()) status = file->Close();
-  if (status.ok()) status = fs.Rename(partial, path);
-  if (!status.ok()) fs.Remove(partial).IgnoreError();  // the first error is reported
-  return status;
-}
-
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty())
     return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[0], "'"));
@@ -110,7 +96,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
         absl::StrCat("--bytes=", absl::GetFlag(FLAGS_bytes), " is negative"));
   }
   const std::string output = absl::GetFlag(FLAGS_output);
-  return output == "-" ? WriteStories(WriteToStdout) : WriteFile(output);
+  return output == "-" ? WriteStories(WriteToStdout) : WriteWholeFile(output, WriteStories);
 }
 
 }  // namespace

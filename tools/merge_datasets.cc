@@ -2,8 +2,10 @@
 
 #include "megatron/data/indexed/merge_datasets.h"
 
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -60,7 +62,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> prefixes,
                             FindPrefixes(std::move(inputs)));
   for (const std::string& prefix : prefixes) {
-    if (prefix == output) {
+    std::error_code unequal;
+    if (std::filesystem::equivalent(prefix + ".idx", output + ".idx", unequal)) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", output, "' can't be read and written at the same time"));
     }

@@ -95,7 +95,13 @@ class Counter {
     if (IsBlankJsonLine(line)) return absl::OkStatus();
     BadLineKind kind;
     MEGATRON_RETURN_IF_ERROR(ExtractJsonTexts(line, keys_, &texts_, &kind));
-    for (const JsonText& text : texts_) words_.AddText(text.text, first_piece_);
+    for (const JsonText& text : texts_) {
+      size_t begin = 0;
+      for (const size_t end : text.ends) {
+        words_.AddText(absl::string_view(text.text).substr(begin, end - begin), first_piece_);
+        begin = end;
+      }
+    }
     return absl::OkStatus();
   }
 

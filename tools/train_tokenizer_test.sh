@@ -37,6 +37,11 @@ diff -r one stdin || fail "stdin changes the result"
 # A line of a text ends in a line break, which is a word of its own and has nothing to merge with.
 train 0 '' --input=stories.txt --vocab_size=600 --output=text/below
 diff -r one text/below || fail "text and JSON lines differ"
+# The texts of a list are apart: the frequent pair is "xy", and not "ab".
+for _ in {1..9}; do echo '{"text": ["a", "b"]}'; done > lists.jsonl
+for _ in {1..5}; do echo '{"text": "xy"}'; done >> lists.jsonl
+train 0 '258 tokens, 1 merges' --input=lists.jsonl --json_keys=text --vocab_size=258 --output=lists
+grep -qx 'x y' lists/merges.txt || fail "merges of lists: $(cat lists/merges.txt)"
 
 # The trained files tokenize.
 readonly trained=(--tokenizer_type=HuggingFaceTokenizer --tokenizer_model=one)

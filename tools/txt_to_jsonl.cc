@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -15,15 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/io/line_batches.h"
 #include "megatron/data/io/text_input.h"
 #include "megatron/data/text/text_documents.h"
-#include "tools/common/dataset_lock.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/progress_line.h"
 #include "tools/common/tool_main.h"
+#include "tools/common/whole_file.h"
 
 ABSL_FLAG(std::vector<std::string>, input, {},
           "Text files, plain or as .gz or .zst: names and patterns, with commas between; - reads "
@@ -107,10 +105,8 @@ absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,
   return absl::OkStatus();
 }
 
-// The file appears whole or not at all.
 absl::Status ConvertToFile(const std::string& path, const TextInputs& inputs,
                            const TextDocumentOptions& options) {
-  FileSystem& fs = PosixFileSystem();
   for (const std::string& input : inputs.paths) {
     std::error_code unequal;
     if (std::filesystem::equivalent(input, path, unequal)) {
@@ -118,20 +114,9 @@ absl::Status ConvertToFile(const std::string& path, const TextInputs& inputs,
           absl::StrCat("'", path, "' can't be read and written at the same time"));
     }
   }
-  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
-  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(path));
-  const std::string partial = path + ".partial";
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
-  absl::Status status =
-      Convert([&](absl::string_view text) { return file->Append(text); }, inputs, options);
-  if (status.ok()) status = file->Sync();
-  if (status.ok()) status = file->Close();
-  if (status.ok()) status = fs.Rename(partial, path);
-  if (!status.ok()) {
-    fs.Remove(partial).IgnoreError();  // the first error is reported
-    return status;
-  }
-  return fs.SyncDir(ParentPath(path));
+  return WriteWholeFile(path, [&](absl::FunctionRef<absl::Status(absl::string_view)> append) {
+    return Convert(append, inputs, options);
+  });
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/numpy_sum.h"
 
 namespace megatron {
 namespace {
@@ -124,7 +125,6 @@ absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries) {
     spec.prefixes = entries;
     return spec;
   }
-  double sum = 0;
   for (size_t i = 0; i < entries.size(); i += 2) {
     const double weight = ParseWeight(entries[i]).value_or(-1);
     if (!(weight >= 0) || !std::isfinite(weight)) {
@@ -134,12 +134,17 @@ absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries) {
     }
     spec.weights.push_back(weight);
     spec.prefixes.push_back(entries[i + 1]);
-    sum += weight;
   }
+  const double sum = NumpySum(spec.weights);
   if (!(sum > 0) || !std::isfinite(sum))
     return absl::InvalidArgumentError(absl::StrCat("the weights sum to ", sum));
-  for (double& weight : spec.weights) weight /= sum;
+  NumpyNormalize(&spec.weights);
   return spec;
+}
+
+std::vector<double> OrderWeights(std::vector<double> weights) {
+  NumpyNormalize(&weights);
+  return weights;
 }
 
 std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t num_samples) {
@@ -147,6 +152,11 @@ std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t
   for (int64_t& count : samples)
     count = static_cast<int64_t>(std::ceil(static_cast<double>(count) * (1 + kSurplus)));
   return samples;
+}
+
+int64_t BlendSize(absl::Span<const double> weights, int64_t num_samples) {
+  const std::vector<int64_t> shares = Shares(weights, num_samples);
+  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
 }
 
 BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples) {
@@ -175,9 +185,7 @@ absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("a blend of ", datasets.size(), " datasets; it takes 1 to ", kMaxDatasets));
   }
-  const std::vector<int64_t> shares = Shares(weights, num_samples);
-  const int64_t size = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index, LoadOrBuild(cache, weights, size));
+  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index, LoadOrBuild(cache, weights, num_samples));
   std::vector<int64_t> needed(datasets.size(), 0);
   for (const int16_t dataset : index.dataset) ++needed[dataset];
   for (size_t i = 0; i < datasets.size(); ++i) {

@@ -24,7 +24,7 @@ namespace megatron {
 // there are no weights.
 struct BlendSpec {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  // normalized to the sum 1; empty if none was given
+  std::vector<double> weights;  // normalized to the sum 1, with NumpyNormalize; empty if none given
 };
 
 // Parses a list as Megatron does. If the number of entries is odd, or if it is even and no entry in
@@ -32,8 +32,17 @@ struct BlendSpec {
 // below 0 or an empty list.
 absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries);
 
-// Returns how many samples to request from each dataset for a blend of `num_samples`: its share of
-// them, rounded up, plus half a percent.
+// Returns the weights that order the samples of a blend with given weights: the normalized
+// `weights`, normalized once more as Megatron does. The last bits of some differ, and with them the
+// datasets of many samples.
+std::vector<double> OrderWeights(std::vector<double> weights);
+
+// Returns the size of a blend with given weights of which a run needs `num_samples`: the sum of the
+// datasets' shares, each rounded up, so at least num_samples. `weights` are a BlendSpec's.
+int64_t BlendSize(absl::Span<const double> weights, int64_t num_samples);
+
+// Returns how many samples to request from each dataset for such a blend: its share of them,
+// rounded up, plus half a percent.
 std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t num_samples);
 
 struct BlendIndex {
@@ -54,8 +63,8 @@ BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples
 
 class BlendedDataset : public SampleSource {
  public:
-  // The size is the sum of the shares of `num_samples`, each rounded up, so at least num_samples.
-  // kInvalidArgument if a dataset has too few samples.
+  // Makes a blend of `num_samples` samples in the order of BuildBlendIndex. kInvalidArgument if a
+  // dataset has too few samples.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> Create(
       std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
       int64_t num_samples, const BlendCache& cache = {});

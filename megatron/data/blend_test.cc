@@ -55,6 +55,23 @@ TEST(BlendIndexTest, DatasetsAlternateAsInMegatron) {
               ElementsAre(2, 0, 1, 2, 0, 2, 1, 2, 0, 2, 1, 2));
 }
 
+// Weights that are normalized once take sample 6 from the first dataset.
+TEST(BlendIndexTest, WeightsAreNormalizedTwiceAsInMegatron) {
+  const absl::StatusOr<BlendSpec> spec = ParseBlend({"0.7", "a", "0.2", "b", "0.1", "c"});
+  ASSERT_THAT(spec, IsOk());
+  EXPECT_THAT(BuildBlendIndex(OrderWeights(spec->weights), 12).dataset,
+              ElementsAre(0, 1, 0, 2, 0, 0, 1, 0, 0, 0, 0, 1));
+}
+
+// The sum of ten times 0.1 is 1 in numpy; added one after the other, they are less.
+TEST(ParseBlendTest, WeightsAreSummedAsInNumpy) {
+  std::vector<std::string> entries;
+  for (int i = 0; i < 10; ++i) entries.insert(entries.end(), {"0.1", absl::StrCat("part", i)});
+  const absl::StatusOr<BlendSpec> spec = ParseBlend(entries);
+  ASSERT_THAT(spec, IsOk());
+  EXPECT_EQ(BlendSize(spec->weights, 1000), 1000);
+}
+
 TEST(ParseBlendTest, WeightsPrecedeTheirPrefixes) {
   const absl::StatusOr<BlendSpec> spec = ParseBlend({"3", "a", "7", "b"});
   ASSERT_THAT(spec, IsOk());
@@ -85,19 +102,20 @@ TEST(ParseBlendTest, MixturesAndImpossibleWeightsAreRefused) {
 
 TEST(BlendedDatasetTest, SamplesPerDatasetAreAsInMegatron) {
   EXPECT_THAT(SamplesPerDataset({0.3, 0.7}, 1000), ElementsAre(302, 704));
+  EXPECT_EQ(BlendSize({0.3, 0.7}, 12), 4 + 9);
 }
 
 TEST(BlendedDatasetTest, SamplesComeFromTheDatasetsOfTheIndex) {
-  auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 12);
+  auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 13);
   ASSERT_THAT(blend, IsOk());
-  EXPECT_EQ((*blend)->size(), 4 + 9);
+  EXPECT_EQ((*blend)->size(), 13);
   Sample sample;
   ASSERT_THAT((*blend)->Get(11, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(1, 7));
 }
 
 TEST(BlendedDatasetTest, ASampleThatDoesNotExistIsAnError) {
-  auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 7);
+  auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 8);
   ASSERT_THAT(blend, IsOk());
   Sample sample;
   EXPECT_THAT((*blend)->Get(7, &sample), IsOk());

@@ -16,11 +16,25 @@
 namespace megatron {
 namespace {
 
+// Where NoteFolderError puts its error, since glob passes nothing on.
+thread_local absl::Status* folder_error = nullptr;
+
+// glob's callback for a folder that it can't open. A folder that does not exist has no files.
+int NoteFolderError(const char* path, int error) {
+  if (error == ENOENT) return 0;
+  *folder_error = absl::ErrnoToStatus(error, absl::StrCat("list '", path, "'"));
+  return 1;  // ends the search
+}
+
 absl::StatusOr<std::vector<std::string>> ExpandPattern(const std::string& pattern) {
   glob_t found = {};
-  const int result = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  absl::Status status;
+  folder_error = &status;
+  const int result = glob(pattern.c_str(), GLOB_NOSORT, NoteFolderError, &found);
+  folder_error = nullptr;
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
+  MEGATRON_RETURN_IF_ERROR(status, _ << "for '" << pattern << "'");
   if (result == GLOB_NOSPACE) return absl::ResourceExhaustedError("no memory to list files with");
   if (paths.empty()) return absl::ErrnoToStatus(ENOENT, absl::StrCat("open '", pattern, "'"));
   // The order must not depend on the user's locale.

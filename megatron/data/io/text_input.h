@@ -22,7 +22,8 @@ struct TextInputs {
 // Returns the files that `patterns` name. "-" is stdin; the path of an existing file stands for
 // that file whatever characters it has; everything else is a pattern with *, ? and [...], whose
 // files come in the byte order of their names. kNotFound if a pattern matches nothing,
-// kInvalidArgument if stdin is named twice or there are no patterns.
+// kInvalidArgument if stdin is named twice or there are no patterns; the system's error if a folder
+// that a pattern goes through can't be listed.
 absl::StatusOr<TextInputs> FindTextInputs(const std::vector<std::string>& patterns);
 
 // Opens a path with OpenByteSource and decompresses it with Decompress.

@@ -1,5 +1,7 @@
 #include "megatron/data/io/text_input.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <string>
 
@@ -53,6 +55,19 @@ TEST_F(TextInputTest, TheSizeOfStdinIsUnknown) {
   ASSERT_THAT(inputs, IsOk());
   EXPECT_EQ(inputs->stored_bytes, -1);
   EXPECT_THAT(FindTextInputs({"-", "-"}), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// No permission stops a test that runs as root, but a process that may open no more files lists no
+// folder either.
+TEST_F(TextInputTest, AFolderThatCannotBeListedIsAnError) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto inputs = FindTextInputs({Path("c.txt"), Path("*.jsonl")});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(inputs.status().message(), HasSubstr(absl::StrCat("list '", folder_, "'")));
 }
 
 TEST_F(TextInputTest, PatternsThatMatchNothingAreErrors) {

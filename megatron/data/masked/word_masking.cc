@@ -8,28 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/data/numpy_sum.h"
 
 namespace megatron {
 namespace {
-
-// Computes numpy's sum of at most 128 doubles, which has eight partial sums.
-double NumpySum(absl::Span<const double> values) {
-  if (values.size() < 8) return std::accumulate(values.begin(), values.end(), 0.0);
-  double part[8];
-  std::copy_n(values.begin(), 8, part);
-  size_t i = 8;
-  for (; i + 8 <= values.size(); i += 8) {
-    for (size_t k = 0; k < 8; ++k) part[k] += values[i + k];
-  }
-  const double sum =
-      ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
-  return std::accumulate(values.begin() + i, values.end(), sum);
-}
-
-void Normalize(std::vector<double>* values) {
-  const double sum = NumpySum(*values);
-  for (double& value : *values) value /= sum;
-}
 
 // Words as ranges of the positions of their tokens: word w is [begins[w], begins[w + 1]).
 struct Words {
@@ -78,10 +60,10 @@ absl::StatusOr<WordMasker> WordMasker::Create(const WordMaskingOptions& options)
   std::vector<double> probabilities(options.max_ngram);
   for (size_t i = 0; i < probabilities.size(); ++i)
     probabilities[i] = 1.0 / static_cast<double>(i + 1);
-  Normalize(&probabilities);
+  NumpyNormalize(&probabilities);
   if (options.use_longer_ngrams) std::reverse(probabilities.begin(), probabilities.end());
   // Normalizing a second time changes the last bits; Megatron does it.
-  Normalize(&probabilities);
+  NumpyNormalize(&probabilities);
   return WordMasker(options, std::move(probabilities));
 }
 

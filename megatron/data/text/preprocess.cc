@@ -128,6 +128,7 @@ class LineTokenizer {
       encoding.parse_special = options_.parse_special;
       const absl::Status status = tokenizer_.Encode(sentence, &key->tokens, encoding);
       if (!status.ok()) {
+        key->tokens.resize(old_size);
         key->documents.push_back(sequences);
         RemoveLastDocument(key);
         return status;

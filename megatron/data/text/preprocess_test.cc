@@ -269,6 +269,25 @@ TEST_F(PreprocessTest, ASentenceThatTheTokenizerRefusesRemovesItsDocument) {
   EXPECT_EQ(File("d/x_text_document.bin"), std::string("\x03\0\x04\0", 4));
 }
 
+// A vocabulary of numbers, with 7 as BOS.
+class NumbersWithBos : public NullTokenizer {
+ public:
+  NumbersWithBos() : NullTokenizer(10), special_(NullTokenizer::special()) { special_.bos = 7; }
+  const SpecialTokens& special() const override { return special_; }
+
+ private:
+  SpecialTokens special_;
+};
+
+TEST_F(PreprocessTest, ATextThatTheTokenizerRefusesLeavesNoBos) {
+  options_.skip_bad_lines = true;
+  options_.prepend_bos = true;
+  const auto report = RunWith(NumbersWithBos(), "{\"text\": \"x\"}\n{\"text\": \"3 4\"}\n");
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->tokens, 3);
+  EXPECT_EQ(File("d/x_text_document.bin"), std::string("\x07\0\x03\0\x04\0", 6));
+}
+
 // Megatron stores tokens as u16 if the vocabulary has fewer than 65,500 entries.
 TEST_F(PreprocessTest, TheVocabularySizeDeterminesTheTokenType) {
   for (const auto& [vocab_size, code] : {std::make_pair(65499, '\x08'), {65500, '\x04'}}) {

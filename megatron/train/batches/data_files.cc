@@ -120,9 +120,10 @@ std::string DataFiles::Description(const DataOptions& options) const {
 
 std::string DataFiles::Fingerprint() const {
   std::string text;
+  const std::vector<double> weights = OrderWeights(spec_.weights);
   for (size_t i = 0; i < files_.size(); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : "; ", files_[i].fingerprint);
-    if (!spec_.weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", spec_.weights[i]);
+    if (!weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", weights[i]);
   }
   if (alpha_.has_value()) absl::StrAppendFormat(&text, "; alpha %.17g", *alpha_);
   for (const double weight : loss_weights_)
@@ -300,6 +301,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> DataFiles::PartOf(const DataOption
   if (ReadsAll(options, split))
     return std::make_unique<AllSamples>(std::move(datasets), options.run.global_batch_size);
   if (alone) return std::move(datasets[0]);
+  const BlendCache blend_cache = {dataset.cache, split};
   if (weights.empty()) {
     int64_t available = 0;
     for (const auto& source : datasets) available += source->size();
@@ -311,8 +313,11 @@ absl::StatusOr<std::unique_ptr<SampleSource>> DataFiles::PartOf(const DataOption
     }
     for (const auto& source : datasets)
       weights.push_back(static_cast<double>(source->size()) / static_cast<double>(available));
+    return BlendedDataset::Create(std::move(datasets), weights, needed, blend_cache);
   }
-  return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
+  const int64_t size = BlendSize(weights, needed);
+  if (!spec_.weights.empty()) weights = OrderWeights(std::move(weights));
+  return BlendedDataset::Create(std::move(datasets), weights, size, blend_cache);
 }
 
 }  // namespace megatron

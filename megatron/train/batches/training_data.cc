@@ -153,11 +153,16 @@ std::string PartPrefix(const DataOptions& options, absl::string_view part) {
              : absl::StrCat("data.per_split_data_args_path: ", part, ": ");
 }
 
-// Opens the files of a part that has its own.
+// Opens the files of a part that has its own. Megatron blends no file that is alone there, whether
+// it has a weight or not.
 absl::StatusOr<DataFiles> OpenPart(const DataOptions& options, const DataText& text,
                                    absl::string_view part, const std::vector<std::string>& path) {
-  MEGATRON_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open(options, text, path),
+  MEGATRON_ASSIGN_OR_RETURN(const BlendSpec spec, ParseBlend(path),
                             _.SetPrepend() << PartPrefix(options, part));
+  MEGATRON_ASSIGN_OR_RETURN(
+      DataFiles files,
+      DataFiles::Open(options, text, spec.prefixes.size() == 1 ? spec.prefixes : path),
+      _.SetPrepend() << PartPrefix(options, part));
   return files;
 }
 

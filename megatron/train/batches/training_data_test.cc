@@ -363,6 +363,17 @@ TEST_F(TrainingDataTest, FilesWithoutWeightsAreReadOnce) {
                                HasSubstr("with weights files are read more than once")));
 }
 
+// The shares of 14 and 27 samples, as doubles and rounded up, are 42 samples.
+TEST_F(TrainingDataTest, FilesWithoutWeightsCanBeReadToTheLastSample) {
+  options_.train_data_path = {Write("a", 1, 6), Write("b", 2, 11)};
+  options_.run = {/*train_iters=*/41, /*global_batch_size=*/1, /*eval_interval=*/0,
+                  /*eval_iters=*/0};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->train->size(), 41);
+  EXPECT_EQ(Count(*data->train, 41), (std::map<int32_t, int>{{1, 14}, {2, 27}}));
+}
+
 TEST_F(TrainingDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
   const std::string a = Write("a", 1, 50), b = Write("b", 2, 50);
   auto fingerprint = [&](const std::vector<std::string>& path) {
@@ -376,6 +387,22 @@ TEST_F(TrainingDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
   EXPECT_EQ(fingerprint({Write("copy", 1, 50)}), one);
   EXPECT_NE(fingerprint({b}), one);
   EXPECT_NE(fingerprint({"0.3", a, "0.7", b}), fingerprint({"0.7", a, "0.3", b}));
+  // These weights are normalized twice: the order follows from the second result.
+  EXPECT_THAT(fingerprint({"0.7", a, "0.2", b, "0.1", a}),
+              AllOf(HasSubstr("weight 0.19999999999999998"), Not(HasSubstr("weight 0.70000"))));
+}
+
+TEST_F(TrainingDataTest, GivenWeightsAreNormalizedTwiceAsInMegatron) {
+  options_.data_path = {"0.7", Write("a", 1, 50), "0.2", Write("b", 2, 50),
+                        "0.1", Write("c", 3, 50)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  Sample sample;
+  for (const auto& [index, token] :
+       std::vector<std::pair<int, int32_t>>{{3, 3}, {4, 1}, {5, 1}, {6, 2}, {7, 1}}) {
+    ASSERT_THAT(data->train->Get(index, &sample), IsOk());
+    EXPECT_EQ(sample.tokens[0], token) << index;
+  }
 }
 
 TEST_F(TrainingDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
@@ -398,6 +425,33 @@ std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t sam
     tokens.push_back(sample.tokens);
   }
   return tokens;
+}
+
+// Four epochs of five documents have 49 samples. A blend asks for half a percent more, and a fifth
+// epoch gives another order.
+TEST_F(TrainingDataTest, AFileThatIsAloneInItsPartIsNoBlend) {
+  const std::string prefix = absl::StrCat(::testing::TempDir(), "/alone");
+  auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+  ASSERT_THAT(writer, IsOk());
+  for (int32_t token = 1; token <= 5; ++token)
+    ASSERT_THAT((*writer)->AddDocument(std::vector<int32_t>(20, token)), IsOk());
+  ASSERT_THAT((*writer)->Finalize(), IsOk());
+  options_.run = {/*train_iters=*/49, /*global_batch_size=*/1, /*eval_interval=*/0,
+                  /*eval_iters=*/0};
+  options_.train_data_path = {prefix};
+  const auto bare = Open();
+  ASSERT_THAT(bare, IsOk());
+  options_.train_data_path = {"1.0", prefix};
+  const auto weighted = Open();
+  ASSERT_THAT(weighted, IsOk());
+  EXPECT_EQ(Tokens(*weighted->train, 49), Tokens(*bare->train, 49));
+  EXPECT_EQ(weighted->fingerprint, bare->fingerprint);
+  options_.data_path = options_.train_data_path;
+  options_.train_data_path = {};
+  options_.split = "1";
+  const auto blend = Open();
+  ASSERT_THAT(blend, IsOk());
+  EXPECT_NE(Tokens(*blend->train, 49), Tokens(*bare->train, 49));
 }
 
 TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {

@@ -123,6 +123,8 @@ def main():
     compare("many epochs", ([b], None), "8,1,1", [7777, 500, 300], 64, 7, False)
     compare("resets", ([a], None), "90,5,5", [900, 40, 30], 512, 5, True)
     compare("blend", ([a, b], [0.3, 0.7]), "90,5,5", [5000, 100, 5], 100, 1234, False)
+    compare("blend of three", ([a, b, a], [0.7, 0.2, 0.1]), "90,5,5", [5000, 100, 5], 100, 1234, False)
+    compare("blend of ten", ([a, b] * 5, [0.1] * 10), "90,5,5", [1000, 100, 50], 100, 1234, False)
     compare("mock", None, "1,1,1", [1000, 100, 10], 1024, 1234, False, mock=True)
     compare_tools.compare(indexed, our, check)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")

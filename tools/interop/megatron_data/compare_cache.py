@@ -138,6 +138,8 @@ def main():
     compare_index("many epochs of a part", "b", "80,15,5", 1, 900, 32, 1234)
     compare_blend("blend", ["a", "b"], [0.3, 0.7], "80,15,5", [900, 70, 5], 50, 1234)
     compare_blend("a blend of three", ["a", "b", "a"], [1.0, 1.0, 2.0], "80,15,5", [400, 70, 5], 50, 5)
+    compare_blend("weights whose sum is not quite 1", ["a", "b", "a"], [0.7, 0.2, 0.1], "80,15,5", [1000, 70, 5], 50, 5)
+    compare_blend("a blend of ten", ["a", "b"] * 5, [0.1] * 10, "80,15,5", [1000, 70, 5], 50, 5)
     compare_own_files("own files", [(["a"], None), (["b"], None)], [800, 60], 64, 1234)
     compare_own_files("own blends", [(["a", "b"], [0.2, 0.8]), (["b", "a"], [0.5, 0.5])], [800, 60], 64, 1234)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")

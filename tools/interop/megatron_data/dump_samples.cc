@@ -86,7 +86,8 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenAll() {
                               OpenPrefix(blend.prefixes[i], wanted[i]));
     datasets.push_back(std::move(dataset));
   }
-  return BlendedDataset::Create(std::move(datasets), blend.weights, num_samples, {Cache(), Part()});
+  return BlendedDataset::Create(std::move(datasets), OrderWeights(blend.weights),
+                                BlendSize(blend.weights, num_samples), {Cache(), Part()});
 }
 
 absl::Status Main(const std::vector<std::string>&) {

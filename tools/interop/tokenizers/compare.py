@@ -171,8 +171,22 @@ def split_of(pattern):
     ])
 
 
+def without_special_pieces(tokenizer):
+    """A Unigram model finds special tokens of its vocabulary in plain text, and ours does not: their spelling becomes
+    one that no text has, but for the unknown token's."""
+    state = json.loads(tokenizer.to_str())
+    if state["model"]["type"] != "Unigram":
+        return tokenizer
+    vocab = state["model"]["vocab"]
+    special = {t["content"] for t in state["added_tokens"] if t["special"]} - {vocab[state["model"]["unk_id"]][0]}
+    state["model"]["vocab"] = [["\ue000" + piece if piece in special else piece, score] for piece, score in vocab]
+    state["added_tokens"] = [t for t in state["added_tokens"] if not t["special"]]
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
 def ids_without_special(tokenizer, texts):
     """What a tokenizer.json gives with special tokens taken as text."""
+    tokenizer = without_special_pieces(tokenizer)
     tokenizer.encode_special_tokens = True
     ids = [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
     tokenizer.encode_special_tokens = False

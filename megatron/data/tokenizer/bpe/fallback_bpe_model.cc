@@ -54,7 +54,8 @@ absl::Status FallbackBpeModel::Encode(absl::string_view word, std::vector<int32_
   }
   Symbols symbols;
   const auto whole = options_.whole_words_first ? ids_.find(word) : ids_.end();
-  if (whole != ids_.end()) {
+  const std::vector<bool>& hidden = options_.hidden;
+  if (whole != ids_.end() && (hidden.empty() || !hidden[static_cast<size_t>(whole->second)])) {
     symbols = {{whole->second}, {static_cast<uint32_t>(word.size())}};
   } else {
     for (size_t at = 0; at < word.size();) {

@@ -23,6 +23,8 @@ struct FallbackBpeOptions {
   bool whole_words_first = false;  // a word that is a token is not merged
   std::string continuing_prefix;   // prefix of pieces that do not begin a word
   std::string end_of_word_suffix;  // suffix of pieces that end a word
+  // Whether an id, the index, is no token of a whole word; empty: each may be.
+  std::vector<bool> hidden;
 };
 
 class FallbackBpeModel {

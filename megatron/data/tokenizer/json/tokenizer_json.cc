@@ -180,14 +180,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
                             PreTokenizerFromJson(JsonMember(root, "pre_tokenizer")));
   MEGATRON_ASSIGN_OR_RETURN(parts.decoder, DecoderFromJson(JsonMember(root, "decoder")));
   if (!pre_tokenizer.byte_level) parts.normalizer = MendFirst(std::move(parts.normalizer));
-  MEGATRON_ASSIGN_OR_RETURN(
-      ParsedModel model,
-      ModelFromJson(JsonMember(root, "model"), std::move(pre_tokenizer), parts.added));
-  parts.pieces = std::move(model.pieces);
-  parts.model = std::move(model.model);
+  const json& model = JsonMember(root, "model");
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<std::string> pieces, VocabularyFromJson(model));
+  parts.pieces = pieces;
   MEGATRON_RETURN_IF_ERROR(MergePieces(parts.added, &parts.pieces));
   parts.special = FindSpecial(names, parts.pieces);
   AddSpecial(parts.special, parts.pieces, &parts.added);
+  MEGATRON_ASSIGN_OR_RETURN(
+      parts.model, ModelFromJson(model, std::move(pieces), std::move(pre_tokenizer), parts.added));
   MEGATRON_ASSIGN_OR_RETURN(TokensAround around,
                             PostProcessorFromJson(JsonMember(root, "post_processor"),
                                                   static_cast<int64_t>(parts.pieces.size())));

@@ -228,6 +228,45 @@ TEST(TokenizerJsonTest, SpecialTokensAreFoundAlthoughTheFileAddsNone) {
   EXPECT_THAT(Encode(*tokenizer, "a [MASK]"), ElementsAre(1, 3, 0, 0));
 }
 
+// T5's files have such vocabularies. </s> is in added_tokens, <pad> and the sentinel are not.
+TEST(TokenizerJsonTest, NoTextOfAUnigramModelIsASpecialToken) {
+  const auto tokenizer = Create(R"json({
+    "added_tokens": [{"id": 1, "content": "</s>", "special": true, "normalized": false}],
+    "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "always"},
+    "model": {"type": "Unigram", "unk_id": 0,
+              "vocab": [["<unk>", 0], ["</s>", 0], ["<pad>", 0], ["<extra_id_0>", 0], ["▁", -2],
+                        ["a", -2], ["<", -3], [">", -3], ["s", -3], ["p", -3], ["d", -3]]}})json");
+  EXPECT_THAT(Encode(*tokenizer, "a</s>a", /*parse_special=*/true), ElementsAre(4, 5, 1, 4, 5));
+  EXPECT_THAT(Encode(*tokenizer, "a</s>a"), ElementsAre(4, 5, 6, 0, 8, 7, 5));
+  EXPECT_THAT(Encode(*tokenizer, "<pad>"), ElementsAre(4, 6, 9, 5, 10, 7));
+  EXPECT_THAT(Encode(*tokenizer, "<extra_id_0>"), ElementsAre(4, 6, 0, 5, 0, 10, 0, 7));
+  EXPECT_THAT(Encode(*tokenizer, "<unk>"), ElementsAre(4, 0));
+}
+
+TEST(TokenizerJsonTest, NoWholeWordIsASpecialToken) {
+  const auto pieces = Create(R"json({
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "model": {"type": "WordPiece",
+              "vocab": {"[UNK]": 0, "a": 1, "[SEP]": 2, "[": 3, "##SEP": 4, "##]": 5}}})json");
+  EXPECT_THAT(Encode(*pieces, "a [SEP]", /*parse_special=*/true), ElementsAre(1, 2));
+  EXPECT_THAT(Encode(*pieces, "a [SEP]"), ElementsAre(1, 3, 4, 5));
+  const auto merges = Create(R"json({
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "model": {"type": "BPE", "ignore_merges": true, "merges": [], "unk_token": "?",
+              "vocab": {"?": 0, "a": 1, "</s>": 2, "<": 3, ">": 4, "aa": 5}}})json");
+  EXPECT_THAT(Encode(*merges, "aa </s>", /*parse_special=*/true), ElementsAre(5, 2));
+  EXPECT_THAT(Encode(*merges, "aa </s>"), ElementsAre(5, 3, 0, 0, 4));
+}
+
+// Some files name "!" as padding.
+TEST(TokenizerJsonTest, ASpecialTokenOfOneCharacterRemainsItsCharacter) {
+  SpecialTokenNames names;
+  names.pad = "b";
+  const auto tokenizer = Create(ByteLevel(), names);
+  EXPECT_EQ(tokenizer->special().pad, 1);
+  EXPECT_THAT(Encode(*tokenizer, "b"), ElementsAre(1));
+}
+
 // Returns the file with one part of it replaced.
 std::string With(absl::string_view part, absl::string_view other) {
   return absl::StrReplaceAll(ByteLevel(), {{part, other}});

@@ -14,16 +14,16 @@
 
 namespace megatron {
 
-struct ParsedModel {
-  std::vector<std::string> pieces;  // the vocabulary, by id
-  std::unique_ptr<TextModel> model;
-};
+// Reads the vocabulary of the member "model", by id.
+absl::StatusOr<std::vector<std::string>> VocabularyFromJson(const nlohmann::json& description);
 
-// Reads the member "model". The result also does the work of the pre-tokenizer. The model never
-// makes one of the special tokens among `added` of plain text.
-absl::StatusOr<ParsedModel> ModelFromJson(const nlohmann::json& description,
-                                          PreTokenizer pre_tokenizer,
-                                          const std::vector<AddedToken>& added);
+// Reads the member "model", whose vocabulary is `pieces`. The result also does the work of the
+// pre-tokenizer. The model makes none of the special tokens among `added` of plain text, except the
+// unknown token, and those of one character: that character may have no other token.
+absl::StatusOr<std::unique_ptr<TextModel>> ModelFromJson(const nlohmann::json& description,
+                                                         std::vector<std::string> pieces,
+                                                         PreTokenizer pre_tokenizer,
+                                                         const std::vector<AddedToken>& added);
 
 }  // namespace megatron
 

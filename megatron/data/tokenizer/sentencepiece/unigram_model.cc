@@ -69,7 +69,8 @@ absl::StatusOr<UnigramModel> UnigramModel::Create(const std::vector<UnigramPiece
     model.user_defined_.push_back(piece.kind == UnigramPiece::Kind::kUserDefined);
     model.has_user_defined_ |= piece.kind == UnigramPiece::Kind::kUserDefined;
     if (piece.kind == UnigramPiece::Kind::kHidden) continue;
-    entries.emplace_back(piece.text, static_cast<int32_t>(i));
+    if (piece.kind != UnigramPiece::Kind::kSpecial)
+      entries.emplace_back(piece.text, static_cast<int32_t>(i));
     if (piece.kind == UnigramPiece::Kind::kUserDefined) continue;
     min_score = std::min(min_score, piece.score);
     model.max_score_ = std::max(model.max_score_, piece.score);
@@ -81,7 +82,7 @@ absl::StatusOr<UnigramModel> UnigramModel::Create(const std::vector<UnigramPiece
                                                      entries[i].second, " are spelled alike"));
     }
   }
-  if (entries.empty() || std::isinf(min_score)) min_score = 0;
+  if (std::isinf(min_score)) min_score = 0;
   model.unk_score_ = min_score - kUnkPenalty;
   model.trie_ = PieceTrie(std::move(entries));
   if (options.byte_fallback) model.byte_ids_ = FindBytes(pieces);

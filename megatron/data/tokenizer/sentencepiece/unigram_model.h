@@ -26,6 +26,7 @@ struct UnigramPiece {
     kNormal,
     kUserDefined,  // chosen wherever it matches
     kHidden,       // has an id, but no text is encoded as it
+    kSpecial,      // the same, but its score counts as one of the vocabulary's
   };
   std::string text;  // not empty; all are different
   double score = 0;  // usually the logarithm of a probability

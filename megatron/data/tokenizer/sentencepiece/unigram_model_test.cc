@@ -51,6 +51,25 @@ TEST(UnigramModelTest, TheSplitHasTheGreatestSum) {
   EXPECT_THAT(Encode(model, ""), ElementsAre());
 }
 
+TEST(UnigramModelTest, NoTextIsASpecialPiece) {
+  const UnigramModel model =
+      Make({{"<unk>", 0}, {"</s>", 0, Kind::kSpecial}, {"s", -2}, {"<", -2}}, WithUnk(0));
+  EXPECT_THAT(Encode(model, "s</s>s"), ElementsAre(2, 3, 0, 2, 0, 2));
+}
+
+// "b" is unknown. Its score is 10 below the lowest one: -11, which with that of "a" makes 1; or
+// -15, which makes -3.
+TEST(UnigramModelTest, TheScoreOfASpecialPieceCounts) {
+  EXPECT_THAT(
+      Encode(Make({{"<unk>", 0}, {"</s>", -5, Kind::kHidden}, {"a", 12}, {"ab", -1}}, WithUnk(0)),
+             "ab"),
+      ElementsAre(2, 0));
+  EXPECT_THAT(
+      Encode(Make({{"<unk>", 0}, {"</s>", -5, Kind::kSpecial}, {"a", 12}, {"ab", -1}}, WithUnk(0)),
+             "ab"),
+      ElementsAre(3));
+}
+
 TEST(UnigramModelTest, SpansTellThePositionsOfThePieces) {
   const UnigramModel model = Make({{"<unk>", 0}, {"ab", -1}, {"é", -2}}, WithUnk(0));
   std::vector<int32_t> ids;

@@ -27,6 +27,7 @@ absl::StatusOr<WordPieceModel> WordPieceModel::Create(const std::vector<std::str
     const int32_t id = static_cast<int32_t>(i);
     if (piece.empty()) continue;
     if (piece == options.unk_token) model.unk_id_ = id;
+    if (!options.hidden.empty() && options.hidden[i]) continue;
     first.emplace_back(piece, id);
     if (piece.size() > prefix.size() && absl::StartsWith(piece, prefix)) {
       continuing.emplace_back(piece.substr(prefix.size()), id);

@@ -22,6 +22,8 @@ struct WordPieceOptions {
   std::string unk_token = "[UNK]";
   std::string continuing_prefix = "##";
   int64_t max_chars_per_word = 100;  // longer words are unknown
+  // Whether an id, the index, is that of no text; empty: each may be.
+  std::vector<bool> hidden;
 };
 
 class WordPieceModel {
