@@ -60,6 +60,7 @@ class Translator {
     MEGATRON_RETURN_IF_ERROR(Errors());
     MEGATRON_RETURN_IF_ERROR(ChooseModel());
     for (const Flag& flag : flags_) Apply(flag);
+    ApplyGelu();
     ApplyLatentAttention();
     ApplySharding();
     ApplyLayout();
@@ -194,6 +195,9 @@ class Translator {
   }
 
   void Apply(const Flag& flag) {
+    // It may stand behind the flag that gives the activation.
+    if (flag.name == "no-bias-gelu-fusion" && HasOtherActivation())
+      return Find(Effect::kNothing, flag, "the activation is none that it is about");
     const std::string value = absl::StrJoin(flag.values, " ");
     const std::vector<const FlagRow*> rows = FindRows(flag.name, value);
     for (const FlagRow* row : rows) {
@@ -293,6 +297,22 @@ class Translator {
   }
 
   // Flags that depend on others.
+
+  bool HasOtherActivation() const {
+    return Given("swiglu") != nullptr || Given("squared-relu") != nullptr ||
+           Given("quick-geglu") != nullptr;
+  }
+
+  // Megatron fuses GELU with a bias alone, and switches the fusion off where layers have none.
+  void ApplyGelu() {
+    const Flag* const flag = Given("disable-bias-linear");
+    if (flag == nullptr || !config_.config().model().disable_bias_linear() ||
+        HasOtherActivation() || config_.IsSet("model.activation_func"))
+      return;
+    Put("model.activation_func", "gelu_erf", OriginOf(*flag));
+    Find(Effect::kSaid, *flag,
+         "Megatron computes the exact GELU without biases, and GELU by tanh with them");
+  }
 
   // Megatron's latent attention has YaRN, unless --rope-type says otherwise, with flags of its own.
   void ApplyLatentAttention() {

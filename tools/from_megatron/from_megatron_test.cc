@@ -110,6 +110,7 @@ TEST(FromMegatronTest, MambaOfMegatronIsTheSameRun) {
   ResolveDefaults(&resolved);
   EXPECT_EQ(resolved.model().num_layers(), 56);
   EXPECT_EQ(resolved.model().mamba_num_heads(), 128);
+  EXPECT_EQ(resolved.model().activation_func(), config::Activation::gelu_erf);
   EXPECT_EQ(Small("--hybrid-override-pattern M*-").config.model().hybrid_layer_pattern(), "M*-");
 }
 
@@ -217,6 +218,28 @@ TEST(FromMegatronTest, TurnsSwitchesAround) {
   EXPECT_FALSE(result.config.data().mmap_bin_files());
   EXPECT_EQ(Small("--recompute-activations").config.recompute().recompute_granularity(),
             config::RecomputeGranularity::selective);
+}
+
+TEST(FromMegatronTest, GeluIsExactWhereNothingFusesItWithABias) {
+  const auto activation = [](const std::string& flags) {
+    return Small(flags).config.model().activation_func();
+  };
+  EXPECT_FALSE(Small("").config.model().has_activation_func());
+  const FromMegatronResult result = Small("--disable-bias-linear");
+  EXPECT_EQ(result.config.model().activation_func(), config::Activation::gelu_erf);
+  EXPECT_THAT(Texts(result, Effect::kSaid), Contains(HasSubstr("--disable-bias-linear: Megatron "
+                                                               "computes the exact GELU")));
+  EXPECT_TRUE(result.is_same_run) << result.report;
+  EXPECT_EQ(activation("--disable-bias-linear --no-bias-gelu-fusion"),
+            config::Activation::gelu_erf);
+  // Other activations stay as they are, in whatever order the flags are given.
+  EXPECT_FALSE(Small("--swiglu --disable-bias-linear --no-bias-gelu-fusion")
+                   .config.model()
+                   .has_activation_func());
+  EXPECT_EQ(activation("--disable-bias-linear --squared-relu --no-bias-gelu-fusion"),
+            config::Activation::squared_relu);
+  EXPECT_EQ(activation("--quick-geglu --disable-bias-linear --no-bias-gelu-fusion"),
+            config::Activation::quick_gelu);
 }
 
 TEST(FromMegatronTest, TheOtherMappingOfRanksIsAnOrder) {
