@@ -90,8 +90,21 @@ constexpr absl::string_view kOfModel[] = {
     "qk_l2_norm",
     "apply_residual_connection_post_layernorm",
     "moe_latent_size",
+    "moe_apply_probs_on_input",
+    "moe_router_topk_limited_devices",
+    "mtp_use_repeated_layer",
     "experimental_attention_variant",
     "heterogeneous_layers_config_path",
+};
+
+// These count where positions are YaRN's; latent attention has a YaRN of its own.
+constexpr absl::string_view kOfYarn[] = {
+    "yarn_rotary_scaling_factor",
+    "yarn_original_max_position_embeddings",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+    "yarn_mscale",
+    "yarn_mscale_all_dim",
 };
 
 // These count where a hybrid model has layers M, or layers G; Megatron writes their defaults, too.
@@ -211,6 +224,16 @@ bool IsOff(const PickleValue& arguments, absl::string_view name) {
   return value != nullptr && value->is(Kind::kBool) && value->integer == 0;
 }
 
+bool IsThere(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && !value->is(Kind::kNone);
+}
+
+bool HasText(const PickleValue& arguments, absl::string_view name, absl::string_view text) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kText) && value->text == text;
+}
+
 bool HasMup(const PickleValue& arguments) {
   const PickleValue* const recipe = arguments.Get("scaling_recipe");
   return IsSet(arguments, "use_mup") ||
@@ -256,6 +279,20 @@ absl::Status AppendFlags(const PickleValue& arguments, absl::Span<const absl::st
   return absl::OkStatus();
 }
 
+// Returns whether the router's choice itself is balanced. A loss that balances it is no part of the
+// model.
+bool HasBalancedChoice(const PickleValue& arguments) {
+  const PickleValue* const types = arguments.Get("moe_router_load_balancing_type");
+  if (types == nullptr || !IsThere(arguments, "num_experts")) return false;
+  std::vector<const PickleValue*> items = {types};
+  if (types->is(Kind::kList) || types->is(Kind::kTuple)) items = types->items;
+  for (const PickleValue* item : items) {
+    if (item->is(Kind::kText) && item->text != "none" && !absl::EndsWith(item->text, "aux_loss"))
+      return true;
+  }
+  return false;
+}
+
 // Appends the flags that say what the model is.
 absl::Status AppendModel(const PickleValue& arguments, std::string* all) {
   std::string& flags = *all;
@@ -271,7 +308,18 @@ absl::Status AppendModel(const PickleValue& arguments, std::string* all) {
   if (HasLayer(arguments, 'G')) {
     MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfDelta, &flags));
   }
+  if (HasText(arguments, "position_embedding_type", "yarn") &&
+      !IsSet(arguments, "multi_latent_attention")) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfYarn, &flags));
+    if (IsOff(arguments, "yarn_correction_range_round_to_int"))
+      absl::StrAppend(&flags, " --yarn-correction-range-round-to-int false");
+  }
+  if (HasBalancedChoice(arguments)) {
+    constexpr char kBalance[] = "moe_router_load_balancing_type";
+    MEGATRON_RETURN_IF_ERROR(AppendListFlag(kBalance, *arguments.Get(kBalance), &flags));
+  }
   if (IsOff(arguments, "add_bias_linear")) absl::StrAppend(&flags, " --disable-bias-linear");
+  if (IsOff(arguments, "bias_gelu_fusion")) absl::StrAppend(&flags, " --no-bias-gelu-fusion");
   // Older names.
   if (arguments.Get("norm_epsilon") == nullptr) {
     if (const PickleValue* const epsilon = arguments.Get("layernorm_epsilon")) {
@@ -289,16 +337,6 @@ absl::Status AppendUnlessZero(const PickleValue& arguments, absl::string_view na
   const PickleValue* const value = arguments.Get(name);
   if (value == nullptr || (value->is(Kind::kInt) && value->integer == 0)) return absl::OkStatus();
   return AppendFlag(name, *value, flags);
-}
-
-bool IsThere(const PickleValue& arguments, absl::string_view name) {
-  const PickleValue* const value = arguments.Get(name);
-  return value != nullptr && !value->is(Kind::kNone);
-}
-
-bool HasText(const PickleValue& arguments, absl::string_view name, absl::string_view text) {
-  const PickleValue* const value = arguments.Get(name);
-  return value != nullptr && value->is(Kind::kText) && value->text == text;
 }
 
 // Appends the flags that say how the run trains.

@@ -118,6 +118,75 @@ TEST(MegatronArgsTest, ReadsListsAndOlderNames) {
   EXPECT_EQ(config->model().position_embedding_type(), config::PositionEmbedding::rope);
 }
 
+Arguments Gpt() {
+  Arguments arguments;
+  arguments.Set("num_layers", int64_t{2}).Set("hidden_size", int64_t{32});
+  arguments.Set("num_attention_heads", int64_t{4}).Set("seq_length", int64_t{16});
+  arguments.Set("max_position_embeddings", int64_t{64}).Set("swiglu", false);
+  return arguments;
+}
+
+TEST(MegatronArgsTest, GeluIsExactWithoutTheFusion) {
+  auto config = ConfigOfMegatronArgs(Gpt().Set("bias_gelu_fusion", true).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().activation_func(), config::Activation::gelu_tanh);
+  config = ConfigOfMegatronArgs(Gpt().Set("bias_gelu_fusion", false).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().activation_func(), config::Activation::gelu_erf);
+  config = ConfigOfMegatronArgs(Gpt().Set("add_bias_linear", false).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().activation_func(), config::Activation::gelu_erf);
+  config =
+      ConfigOfMegatronArgs(Gpt().Set("quick_geglu", true).Set("bias_gelu_fusion", false).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().activation_func(), config::Activation::quick_gelu);
+}
+
+TEST(MegatronArgsTest, YarnHasItsNumbers) {
+  const auto yarn = [](const std::string& positions) {
+    Arguments arguments = Gpt();
+    arguments.Set("position_embedding_type", positions).Set("yarn_rotary_scaling_factor", 32.0);
+    arguments.Set("yarn_original_max_position_embeddings", int64_t{2048});
+    arguments.Set("yarn_beta_fast", 16.0).Set("yarn_beta_slow", 2.0).Set("yarn_mscale", 0.5);
+    arguments.Set("yarn_mscale_all_dim", 0.25).Set("yarn_correction_range_round_to_int", false);
+    return ConfigOfMegatronArgs(arguments.all());
+  };
+  auto config = yarn("yarn");
+  ASSERT_THAT(config, IsOk());
+  const config::ModelConfig& model = config->model();
+  EXPECT_EQ(model.position_embedding_type(), config::PositionEmbedding::yarn);
+  EXPECT_EQ(model.yarn_rotary_scaling_factor(), 32);
+  EXPECT_EQ(model.yarn_original_max_position_embeddings(), 2048);
+  EXPECT_EQ(model.yarn_beta_fast(), 16);
+  EXPECT_EQ(model.yarn_beta_slow(), 2);
+  EXPECT_EQ(model.yarn_mscale(), 0.5);
+  EXPECT_EQ(model.yarn_mscale_all_dim(), 0.25);
+  EXPECT_FALSE(model.yarn_correction_range_round_to_int());
+  config = yarn("rope");
+  ASSERT_THAT(config, IsOk());
+  EXPECT_FALSE(config->model().has_yarn_rotary_scaling_factor());
+}
+
+TEST(MegatronArgsTest, ABalancedChoiceOfExpertsIsPartOfTheModel) {
+  const auto balanced = [](const std::string& by) {
+    Arguments arguments = Llama();
+    arguments.Set("num_experts", int64_t{4}).Set("moe_router_topk", int64_t{1});
+    arguments.Set("moe_router_load_balancing_type", by).Set("moe_router_pre_softmax", true);
+    return ConfigOfMegatronArgs(arguments.all());
+  };
+  auto config = balanced("sinkhorn");
+  ASSERT_THAT(config, IsOk());
+  ASSERT_EQ(config->model().moe_router_load_balancing_type_size(), 1);
+  EXPECT_EQ(config->model().moe_router_load_balancing_type(0),
+            config::RouterLoadBalancing::sinkhorn);
+  // A loss has no effect on what the model computes.
+  config = balanced("aux_loss");
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().moe_router_load_balancing_type_size(), 0);
+  EXPECT_THAT(balanced("another"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("load-balancing-type")));
+}
+
 TEST(MegatronArgsTest, NumbersOfMupCountWithMupAlone) {
   Arguments arguments = Llama();
   arguments.Set("mup_base_hidden_size", int64_t{32}).Set("mup_embedding_mult", 1.0);
@@ -223,6 +292,13 @@ TEST(MegatronArgsTest, ARunWithoutACounterpartIsRefused) {
 TEST(MegatronArgsTest, RefusesWhatHasNoCounterpart) {
   EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("qk_l2_norm", true).all()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("qk-l2-norm")));
+  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("moe_apply_probs_on_input", true).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("moe-apply-probs-on-input")));
+  EXPECT_THAT(
+      ConfigOfMegatronArgs(Llama().Set("moe_router_topk_limited_devices", int64_t{2}).all()),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("moe-router-topk-limited-devices")));
+  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("mtp_use_repeated_layer", true).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mtp-use-repeated-layer")));
   EXPECT_THAT(ConfigOfMegatronArgs(Arguments().all()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no number of layers")));
   // No value reaches a command line that could end it.
