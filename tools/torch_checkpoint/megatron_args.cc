@@ -1,6 +1,7 @@
 #include "tools/torch_checkpoint/megatron_args.h"
 
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,7 +57,6 @@ constexpr absl::string_view kOfModel[] = {
     "window_size",
     "window_attn_skip_freq",
     "softmax_type",
-    "num_experts",
     "moe_layer_freq",
     "moe_ffn_hidden_size",
     "moe_router_topk",
@@ -234,6 +234,20 @@ bool HasText(const PickleValue& arguments, absl::string_view name, absl::string_
   return value != nullptr && value->is(Kind::kText) && value->text == text;
 }
 
+// Returns whether the argument is a list of ones, as Megatron-DeepSpeed's dense models have it for
+// their number of experts.
+bool IsListOfOnes(const PickleValue& value) {
+  if (!value.is(Kind::kList)) return false;
+  for (const PickleValue* item : value.items) {
+    if (!item->is(Kind::kInt) || item->integer != 1) return false;
+  }
+  return true;
+}
+
+bool HasExperts(const PickleValue& arguments) {
+  return IsThere(arguments, "num_experts") && !IsListOfOnes(*arguments.Get("num_experts"));
+}
+
 bool HasMup(const PickleValue& arguments) {
   const PickleValue* const recipe = arguments.Get("scaling_recipe");
   return IsSet(arguments, "use_mup") ||
@@ -283,7 +297,7 @@ absl::Status AppendFlags(const PickleValue& arguments, absl::Span<const absl::st
 // model.
 bool HasBalancedChoice(const PickleValue& arguments) {
   const PickleValue* const types = arguments.Get("moe_router_load_balancing_type");
-  if (types == nullptr || !IsThere(arguments, "num_experts")) return false;
+  if (types == nullptr || !HasExperts(arguments)) return false;
   std::vector<const PickleValue*> items = {types};
   if (types->is(Kind::kList) || types->is(Kind::kTuple)) items = types->items;
   for (const PickleValue* item : items) {
@@ -293,12 +307,38 @@ bool HasBalancedChoice(const PickleValue& arguments) {
   return false;
 }
 
+// Appends the flags of arguments that older Megatrons and Megatron-DeepSpeed name in another way.
+absl::Status AppendOtherNames(const PickleValue& arguments, std::string* flags) {
+  for (const auto& [name, other] :
+       {std::pair<const char*, const char*>{"norm_epsilon", "layernorm_epsilon"},
+        {"rotary_base", "rope_theta"}}) {
+    if (arguments.Get(name) != nullptr || arguments.Get(other) == nullptr) continue;
+    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *arguments.Get(other), flags));
+  }
+  if (IsSet(arguments, "use_rotary_position_embeddings"))
+    absl::StrAppend(flags, " --position-embedding-type rope");
+  const int64_t groups = MegatronNumber(arguments, "num_key_value_heads");
+  if (groups > 0 && groups != MegatronNumber(arguments, "num_attention_heads") &&
+      !IsSet(arguments, "group_query_attention"))
+    absl::StrAppend(flags, " --group-query-attention --num-query-groups ", groups);
+  return absl::OkStatus();
+}
+
 // Appends the flags that say what the model is.
 absl::Status AppendModel(const PickleValue& arguments, std::string* all) {
   std::string& flags = *all;
   if (arguments.Get("num_layers") == nullptr)
     return absl::InvalidArgumentError("the checkpoint's arguments name no number of layers");
   MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfModel, &flags));
+  if (HasExperts(arguments)) {
+    const PickleValue& experts = *arguments.Get("num_experts");
+    if (experts.is(Kind::kList)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the argument num_experts is a list, ", Shown(experts),
+          ": experts of Megatron-DeepSpeed are not read, only its models without experts"));
+    }
+    MEGATRON_RETURN_IF_ERROR(AppendFlag("num_experts", experts, &flags));
+  }
   if (HasMup(arguments)) {
     MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfMup, &flags));
   }
@@ -320,15 +360,7 @@ absl::Status AppendModel(const PickleValue& arguments, std::string* all) {
   }
   if (IsOff(arguments, "add_bias_linear")) absl::StrAppend(&flags, " --disable-bias-linear");
   if (IsOff(arguments, "bias_gelu_fusion")) absl::StrAppend(&flags, " --no-bias-gelu-fusion");
-  // Older names.
-  if (arguments.Get("norm_epsilon") == nullptr) {
-    if (const PickleValue* const epsilon = arguments.Get("layernorm_epsilon")) {
-      MEGATRON_RETURN_IF_ERROR(AppendFlag("norm_epsilon", *epsilon, &flags));
-    }
-  }
-  if (IsSet(arguments, "use_rotary_position_embeddings"))
-    absl::StrAppend(&flags, " --position-embedding-type rope");
-  return absl::OkStatus();
+  return AppendOtherNames(arguments, &flags);
 }
 
 // Appends the flag of an argument unless it is absent, off or 0.
@@ -363,7 +395,7 @@ absl::Status AppendTraining(const PickleValue& arguments, std::string* flags) {
   if (IsSet(arguments, "fp16")) {
     MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfLossScale, flags));
   }
-  if (IsThere(arguments, "num_experts")) {
+  if (HasExperts(arguments)) {
     for (const absl::string_view name : kOfExperts) {
       if (!IsThere(arguments, name)) continue;
       MEGATRON_RETURN_IF_ERROR(AppendListFlag(name, *arguments.Get(name), flags));

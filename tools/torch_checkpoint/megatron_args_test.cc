@@ -187,6 +187,29 @@ TEST(MegatronArgsTest, ABalancedChoiceOfExpertsIsPartOfTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("load-balancing-type")));
 }
 
+TEST(MegatronArgsTest, ReadsMegatronDeepSpeedsNames) {
+  const auto arguments = [](const std::vector<int64_t>& experts, int64_t groups) {
+    Arguments made = Gpt();
+    made.SetList("num_experts", experts, Kind::kList).Set("topk", int64_t{1});
+    made.Set("use_rotary_position_embeddings", true).Set("rope_theta", int64_t{500000});
+    return made.Set("num_key_value_heads", groups);
+  };
+  auto config = ConfigOfMegatronRun(arguments({1}, 2).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_FALSE(config->model().has_num_experts());
+  EXPECT_EQ(config->model().position_embedding_type(), config::PositionEmbedding::rope);
+  EXPECT_EQ(config->model().rotary_base(), 500000);
+  EXPECT_TRUE(config->model().group_query_attention());
+  EXPECT_EQ(config->model().num_query_groups(), 2);
+  // As many as heads are no groups.
+  config = ConfigOfMegatronArgs(arguments({1}, 4).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_FALSE(config->model().group_query_attention());
+  EXPECT_THAT(ConfigOfMegatronArgs(arguments({8}, 4).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("num_experts is a list, [8]: experts of Megatron-DeepSpeed")));
+}
+
 TEST(MegatronArgsTest, NumbersOfMupCountWithMupAlone) {
   Arguments arguments = Llama();
   arguments.Set("mup_base_hidden_size", int64_t{32}).Set("mup_embedding_mult", 1.0);
