@@ -389,6 +389,33 @@ TEST(DeepSpeedConfigTest, AutoIsLeftToTheCommandLine) {
   EXPECT_TRUE(result->is_same_run);
 }
 
+TEST(DeepSpeedConfigTest, ClippingIsThatOfTheCommandLineIfItIsAuto) {
+  const auto clipped = [](const std::string& json, const std::string& flags) {
+    FromMegatronInput input;
+    input.source = "line";
+    input.script = absl::StrCat(kSmall, flags);
+    input.deepspeed_source = "ds.json";
+    input.deepspeed = json;
+    return FromMegatron(input);
+  };
+  constexpr char kAuto[] = "{\"gradient_clipping\": \"auto\"}";
+  auto result = clipped(kAuto, "--clip-grad 0.5");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.optimizer().clip_grad(), 0.5);
+  EXPECT_THAT(Texts(*result, Effect::kSaid),
+              Contains("gradient_clipping: \"auto\": it is left to the command line"));
+  result = clipped(kAuto, "");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.optimizer().clip_grad(), 1);
+  // DeepSpeed does not clip without the key, which the report says.
+  result = clipped("{}", "--clip-grad 0.5");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.optimizer().clip_grad(), 0);
+  EXPECT_THAT(Texts(*result, Effect::kSaid),
+              Contains("gradient_clipping: it is not there: DeepSpeed's default, 0, replaces "
+                       "optimizer.clip_grad of line:1 --clip-grad"));
+}
+
 TEST(DeepSpeedConfigTest, DeepSpeedsOptimizerStatesInBFloat16AreMoments) {
   const auto result = WithDeepSpeed(
       "{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true,"

@@ -23,11 +23,7 @@ absl::Status DeepSpeedTranslation::Apply(const Json& object) {
   MEGATRON_RETURN_IF_ERROR(ApplyBatch(object));
   MEGATRON_RETURN_IF_ERROR(ApplyShardSize(object));
   MEGATRON_RETURN_IF_ERROR(ApplyCommunication(object));
-  if (!object.contains("gradient_clipping") || object["gradient_clipping"] == "auto") {
-    MEGATRON_RETURN_IF_ERROR(
-        config_.Set("optimizer.clip_grad", {"0"}, "DeepSpeed's default; here it is 1"));
-  }
-  return absl::OkStatus();
+  return ApplyClippingDefault(object);
 }
 
 absl::Status DeepSpeedTranslation::Wrong(absl::string_view key, absl::string_view what) const {
@@ -146,6 +142,17 @@ absl::Status DeepSpeedTranslation::ApplyCommunication(const Json& object) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status DeepSpeedTranslation::ApplyClippingDefault(const Json& object) {
+  constexpr char kKey[] = "gradient_clipping", kPath[] = "optimizer.clip_grad";
+  if (object.contains(kKey)) return absl::OkStatus();
+  if (config_.IsSet(kPath) && config_.config().optimizer().clip_grad() != 0) {
+    findings_.push_back({Effect::kSaid, std::string(source_), kKey,
+                         absl::StrCat("it is not there: DeepSpeed's default, 0, replaces ", kPath,
+                                      " of ", config_.Origin(kPath))});
+  }
+  return config_.Set(kPath, {"0"}, "DeepSpeed's default; here it is 1");
 }
 
 absl::Status DeepSpeedTranslation::ApplyFp16(const Json& block) {

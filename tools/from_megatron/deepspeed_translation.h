@@ -41,6 +41,8 @@ class DeepSpeedTranslation {
   // Factors matter where gradients are sent in 16 bits. Those of prescale_gradients stand in place
   // of gradient_predivide_factor.
   absl::Status ApplyCommunication(const Json& object);
+  // DeepSpeed does not clip where the key is not there, whatever --clip-grad says.
+  absl::Status ApplyClippingDefault(const Json& object);
   absl::Status ApplyFp16(const Json& block);
   absl::Status ApplyBf16(const Json& block);
   // DeepSpeed writes to output_path/job_name. Where no path is given, files are beside
