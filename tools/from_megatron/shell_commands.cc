@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -97,11 +99,7 @@ bool ShellReader::Run(int line, const std::vector<Text>& texts) {
     for (const ShellWord& word : words) shell_.variables.erase(word.text);
     return true;
   }
-  if (name == "shift") {
-    std::vector<std::string>& arguments = shell_.arguments;
-    if (!arguments.empty()) arguments.erase(arguments.begin());
-    return true;
-  }
+  if (name == "shift") return RunShift(words, line);
   if (name == "source" || name == ".") {
     Note(line, absl::StrCat("the file of '", name, "' is not read"));
     return true;
@@ -119,6 +117,19 @@ bool ShellReader::Run(int line, const std::vector<Text>& texts) {
     return true;
   }
   AddCommand(std::move(command));
+  return true;
+}
+
+bool ShellReader::RunShift(const std::vector<ShellWord>& words, int line) {
+  std::vector<std::string>& arguments = shell_.arguments;
+  int64_t count = 1;
+  if (words.size() > 1 && !absl::SimpleAtoi(words[1].text, &count)) {
+    Note(line, absl::StrCat("'shift ", words[1].text, "' is not followed"));
+    return true;
+  }
+  // The shell, too, leaves all arguments where they are.
+  if (count < 0 || count > static_cast<int64_t>(arguments.size())) return false;
+  arguments.erase(arguments.begin(), arguments.begin() + count);
   return true;
 }
 

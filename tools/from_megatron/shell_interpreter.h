@@ -138,6 +138,7 @@ class ShellReader {
   // Notes what of the condition was not understood. Returns whether it holds.
   bool Evaluate(const std::vector<ConditionToken>& tokens, int line);
   bool RunTest(const std::vector<ShellWord>& words, int line);
+  bool RunShift(const std::vector<ShellWord>& words, int line);
   void AddCommand(ShellCommand command);
   // Returns the words as the text of a script.
   static Text Join(const std::vector<Text>& words);

@@ -112,6 +112,18 @@ TEST(ShellReaderTest, TakesTheScriptsArguments) {
   EXPECT_EQ(Commands("shift; x $1", inputs), "x | q | r\n");
 }
 
+TEST(ShellReaderTest, ShiftTakesSoManyArguments) {
+  const ShellInputs inputs = {{"p", "q", "r"}, {}};
+  EXPECT_EQ(Commands("shift 2; x $1 $#", inputs), "x | r | 1\n");
+  EXPECT_EQ(Commands("N=3; shift $N; x $#", inputs), "x | 0\n");
+  EXPECT_EQ(Commands("shift 0; x $1", inputs), "x | p\n");
+  // It fails where there are fewer, and then takes none.
+  EXPECT_EQ(Commands("shift 4 || x $1; shift -1 || y $#", inputs), "x | p\ny | 3\n");
+  EXPECT_EQ(Commands("shift && x; y"), "y\n");
+  EXPECT_EQ(Commands("shift a; x $1", inputs), "x | p\n");
+  EXPECT_THAT(Notes("shift $N"), ElementsAre("1: 'shift $N' is not followed"));
+}
+
 TEST(ShellReaderTest, GivenVariablesWinOverAssignments) {
   EXPECT_EQ(Commands("A=1; b $A", {{}, {{"A", "2"}}}), "b | 2\n");
 }
