@@ -355,6 +355,27 @@ TEST_F(ForeignRunTest, AnImportThatDidNotComeToItsEndIsRunAgain) {
   ExpectSameRun();
 }
 
+TEST_F(ForeignRunTest, AConfigurationOfTheUsersIsNotReplaced) {
+  WriteMegatron(Train({}), Form::kFullyReshardable, Path("theirs"));
+  FileSystem& fs = PosixFileSystem();
+  const std::string config = Path("imported/config.textproto");
+  const std::string latest = Path("imported/latest_checkpointed_iteration.txt");
+  ASSERT_TRUE(fs.CreateDirs(Path("imported")).ok());
+  std::ofstream(config) << "# Mine.\n";
+  const Outcome outcome = Import("imported");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("config.textproto' is there already"));
+  EXPECT_EQ(ReadTextFile(config), "# Mine.\n");
+  EXPECT_FALSE(fs.Stat(latest).ok());
+  // What an import has left that did not get as far as its checkpoint is the same text.
+  ASSERT_TRUE(fs.Remove(config).ok());
+  ASSERT_EQ(Import("imported").exit_code, 0);
+  ASSERT_TRUE(fs.RemoveTree(Path("imported/iter_0000006")).ok());
+  ASSERT_TRUE(fs.Remove(latest).ok());
+  ASSERT_TRUE(fs.Stat(config).ok());
+  ExpectSameRun();
+}
+
 TEST_F(ForeignRunTest, AnUntiedModelInBf16GoesOnFromItsMasters) {
   const Saved saved =
       Train({"--set=model.untie_embeddings_and_output_weights=true", "--set=precision.bf16=true"});

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -304,6 +305,19 @@ absl::Status SetRun(const Checkpoint& checkpoint, const TorchImport& import,
 
 std::string ConfigPath(const std::string& save) { return JoinPath(save, "config.textproto"); }
 
+// Returns an error if there is a configuration that another one would replace. One with the same
+// text is what an import that was killed has left.
+absl::Status CheckConfigPath(FileSystem& fs, const std::string& path, const std::string& text) {
+  if (!fs.Stat(path).ok()) return absl::OkStatus();
+  const absl::StatusOr<std::string> there =
+      ReadFileToString(fs, path, static_cast<int64_t>(text.size()));
+  if (there.ok() && *there == text) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", path,
+                   "' is there already, with another text than this import's; move it, or give "
+                   "another --save"));
+}
+
 absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& checkpoint) {
   MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(checkpoint));
   config::PretrainConfig& config = theirs.config;
@@ -326,6 +340,10 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
                             _.SetPrepend() << checkpoint.directory << ": ");
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(save));
   MEGATRON_ASSIGN_OR_RETURN(const std::string absolute, AbsolutePath(save));
+  config.mutable_checkpoint()->set_load(absolute);
+  config.mutable_checkpoint()->set_finetune(!goes_on);
+  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
+  MEGATRON_RETURN_IF_ERROR(CheckConfigPath(fs, ConfigPath(save), training.text));
   CheckpointState state;
   state.run_id = RunId(checked.text);
   state.strings["config"] = checked.text;
@@ -338,9 +356,6 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
     state.ints = {{"iteration", 0}};
     state.strings["identity"] = absl::StrCat("imported from PyTorch\n", checked.text);
   }
-  config.mutable_checkpoint()->set_load(absolute);
-  config.mutable_checkpoint()->set_finetune(!goes_on);
-  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
   // The checkpoint comes last: it is what refuses another import, and one that is killed before its
   // end can be run again.
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, ConfigPath(save), training.text));
