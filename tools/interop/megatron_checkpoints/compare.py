@@ -387,7 +387,8 @@ def save_universal(directory, state, config, dtype, stages):
     arguments = arguments_of(config, dtype)
     del arguments["norm_epsilon"], arguments["position_embedding_type"]
     arguments.update(layernorm_epsilon=config.rms_norm_eps, normalization="rmsnorm",
-                     use_rotary_position_embeddings=True, vocab_size=None)
+                     use_rotary_position_embeddings=True, vocab_size=None, num_experts=[1],
+                     rope_theta=arguments.pop("rotary_base"))
     torch.save({"args": argparse.Namespace(**arguments), "module": {}},
                os.path.join(directory, "mp_rank_00_model_states.pt"))
 
