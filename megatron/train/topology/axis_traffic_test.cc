@@ -131,6 +131,14 @@ TEST(AxisTrafficTest, LevelsAreToldAndDeduplicatedRowsGoToOneHostEach) {
   EXPECT_NEAR(across / (2.0 * 4 * 64 * (4 * 64 * 4 + 3 * 4 * 4)), 1, 1e-12);
 }
 
+TEST(AxisTrafficTest, GatesOfAttentionAreLeftOut) {
+  std::vector<std::string> set = {"parallel.tensor_model_parallel_size=2",
+                                  "parallel.data_parallel_size=2"};
+  const auto without = Bytes(Of(set));
+  set.push_back("model.attention_output_gate=true");
+  EXPECT_EQ(Bytes(Of(set)), without);
+}
+
 TEST(AxisTrafficTest, ExpertsExchangeTheirRowsAndReduceAmongThemselves) {
   const std::vector<std::string> mixture = {"model.num_experts=4",
                                             "model.moe_router_topk=2",
