@@ -144,7 +144,14 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(
         absl::StrCat("cp ", layout.cp, " can't be cut into teams of ", layout.cp_team));
   }
-  const int64_t expert_copies = layout.dp * layout.cp * layout.tp / (layout.ep * layout.etp);
+  const int64_t stage_ranks = layout.dp * layout.cp * layout.tp,
+                expert_ranks = layout.ep * layout.etp;
+  if (model.experts() > 0 && stage_ranks % expert_ranks != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ep ", layout.ep, " times etp ", layout.etp, " must divide the ", stage_ranks,
+                     " ranks of dp times cp times tp, which share out the experts"));
+  }
+  const int64_t expert_copies = stage_ranks / expert_ranks;
   if (layout.dp * layout.cp % layout.instances != 0 ||
       (model.experts() > 0 && expert_copies % layout.instances != 0)) {
     return absl::InvalidArgumentError(

@@ -98,6 +98,25 @@ TEST(PredictRowsTest, AssumesWhatARowLeavesOut) {
   EXPECT_NE(assumed.find("dtype=fp8"), std::string::npos) << assumed;
 }
 
+TEST(PredictRowsTest, ExpertsLieOnTheRanksOfAStage) {
+  const auto predicted = [](const std::string& row) {
+    return Predicted("model,gpu,gpus,tp,pp,ep,etp,gbs,seq\n" + row + "\n");
+  };
+  // An expert is cut for the tensor-parallel ranks where etp is empty.
+  for (const char* row :
+       {"Mixtral-8x7B,H100,8,8,1,8,,8,4096", "Mixtral-8x7B,H100,64,1,16,8,1,64,4096",
+        "Mixtral-8x7B,H100,6,1,1,4,1,6,4096"}) {
+    const CsvTable table = predicted(row);
+    EXPECT_NE(table.rows[0].back().find("must divide the "), std::string::npos) << row;
+    EXPECT_EQ(Cell(table, "predicted_step_s"), 0) << row;
+  }
+  for (const char* row :
+       {"Mixtral-8x7B,H100,8,8,1,8,1,8,4096", "Mixtral-8x7B,H100,64,8,1,8,,8,4096",
+        "Llama2-7B,H100,8,1,1,1,3,8,4096"}) {
+    EXPECT_GT(Cell(predicted(row), "predicted_step_s"), 0) << row << predicted(row).rows[0].back();
+  }
+}
+
 TEST(PredictRowsTest, ARowThatCanNotBeHasItsReason) {
   for (const char* row : {"nobody,H100,8,1,1,128,4096", "Llama2-7B,Z80,8,1,1,128,4096",
                           "Llama2-7B,H100,8,3,1,128,4096", "Llama2-7B,H100,8,1,1,127,4096",

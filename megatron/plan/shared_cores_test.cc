@@ -160,6 +160,29 @@ TEST(SharedCoresTest, StagesThatWaitLeaveTheirCoreToOthers) {
   EXPECT_NEAR(Predict(TwoCores(), Layout(1, 2, 4)).total / all, 1 + 1.0 / 4, 0.01);
 }
 
+// A step that is too long to be played is predicted from shorter ones.
+TEST(SharedCoresTest, MicroBatchesTakeAsLongInAStepOfAnyLength) {
+  PlanLayout layout = Layout(1, 4, 1);
+  const auto total = [&](int64_t micro_batches) {
+    layout.micro_batches = micro_batches;
+    return Predict(TwoCores(), layout).total;
+  };
+  for (const PlanSchedule schedule :
+       {PlanSchedule::kOneForwardOneBackward, PlanSchedule::kGPipe, PlanSchedule::kZeroBubbleH1}) {
+    layout.schedule = schedule;
+    EXPECT_NEAR(total(1'000'000'000) / total(20'000), 50'000, 500);
+  }
+  layout.schedule = PlanSchedule::kOneForwardOneBackward;
+  layout.vpp = 2;
+  EXPECT_NEAR(total(1'000'000'000) / total(10'000), 100'000, 1000);
+  // Cores wait for the longest of unequal stages.
+  layout = Layout(1, 3, 1);
+  layout.first_layers = 1;
+  layout.last_layers = 1;
+  const double step = total(30'000);
+  EXPECT_NEAR((total(60'001) - step) / step, 30'001.0 / 30'000, 1e-3);
+}
+
 TEST(SharedCoresTest, PartsAddUpWhereARankIsAlone) {
   const StepSeconds one = Predict(TwoCores(), Layout(1, 1, 4));
   EXPECT_NEAR(Sum(one), one.total, 1e-9);

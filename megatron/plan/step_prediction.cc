@@ -26,6 +26,9 @@ namespace {
 // (models/activation_store.h); the input of a part's first layer stays there.
 constexpr double kOffloadWindows = 3;
 
+// Passes of micro-batches through parts of a pipeline on shared cores that are played.
+constexpr int64_t kMostPlayedPasses = 1 << 17;
+
 ScheduleKind KindOf(PlanSchedule schedule) {
   switch (schedule) {
     case PlanSchedule::kOneForwardOneBackward:
@@ -415,13 +418,25 @@ double Predictor::IdleSeconds(double mixture_share) const {
   ScheduleOptions options;
   options.kind = KindOf(l_.schedule);
   options.stages = static_cast<int>(l_.pp);
-  options.microbatches = static_cast<int>(l_.micro_batches);
   options.chunks = static_cast<int>(l_.vpp);
-  // Other numbers of micro-batches can't be interleaved: they go in one group.
-  if (!FillsGroups(options.stages, 0, options.microbatches)) options.group = options.microbatches;
   options.costs = seconds.Mean();
-  return IdleSecondsOfCores(MakeSchedule(options), seconds, l_.gpus() / l_.pp, gpu_.cores(),
-                            program_.turn_seconds());
+  const auto idle = [&](int64_t micro_batches) {
+    options.microbatches = static_cast<int>(micro_batches);
+    // Other numbers of micro-batches can't be interleaved: they go in one group.
+    const bool fills = FillsGroups(options.stages, 0, options.microbatches);
+    options.group = fills ? 0 : options.microbatches;
+    return IdleSecondsOfCores(MakeSchedule(options), seconds, l_.gpus() / l_.pp, gpu_.cores(),
+                              program_.turn_seconds());
+  };
+  int64_t half = std::max<int64_t>(1, kMostPlayedPasses / (2 * l_.pp * l_.vpp));
+  if (half > l_.pp) half -= half % l_.pp;
+  if (l_.micro_batches <= 2 * half) return idle(l_.micro_batches);
+  // Further micro-batches, in whole rounds of the stages, leave cores idle for as long as those of
+  // the second half.
+  const int64_t rest = half < l_.pp ? 0 : l_.micro_batches % l_.pp;
+  const double fewer = idle(half + rest), more = idle(2 * half + rest);
+  const double further = double(l_.micro_batches - rest - 2 * half) / double(half);
+  return more + further * std::max(0.0, more - fewer);
 }
 
 // Returns the seconds of the calls of an embedding and a head in all passes of a micro-batch. The

@@ -115,10 +115,8 @@ absl::Status Chooser::CheckBase() const {
         "train.global_batch_size: must be written, since layouts share it out "
         "(--set=train.global_batch_size=16)");
   }
-  config::PretrainConfig simple = config_;
-  ApplyLayout(LayoutAxes(), is_gpu_, &simple);
-  simple.mutable_parallel()->Clear();
-  return ToStatus(Validate(simple, request_.parsed.locations, ConfigPurpose::kDryRun));
+  return ToStatus(Validate(WithoutRanks(config_, LayoutAxes(), is_gpu_), request_.parsed.locations,
+                           ConfigPurpose::kDryRun));
 }
 
 std::string Chooser::WhyNot(const SavedLayout& saved) const {

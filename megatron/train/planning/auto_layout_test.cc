@@ -141,6 +141,14 @@ TEST_F(AutoLayoutTest, NamesFieldsThatThePredictionDoesNotKnow) {
               AllOf(HasSubstr("layout: not priced: "), HasSubstr("logging.log_params_norm=true")));
 }
 
+TEST_F(AutoLayoutTest, WhatNeedsSeveralRanksIsJudgedWithTheLayout) {
+  EXPECT_THAT(Choose(8, {"logging.profile=true", "logging.profile_ranks=[0, 3]"}), IsOk());
+  EXPECT_THAT(Choose(8, {"gradient_compression.type=int8"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("cannot be used with train.auto_layout"),
+                             Not(HasSubstr("one data-parallel rank")))));
+}
+
 TEST_F(AutoLayoutTest, TheMicroBatchIsChosenThoughItIsWritten) {
   const auto chosen = Choose(1);
   ASSERT_THAT(chosen, IsOk());

@@ -273,6 +273,28 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   parallel->clear_min_data_parallel_size();
 }
 
+config::PretrainConfig WithoutRanks(const config::PretrainConfig& config, const LayoutAxes& one,
+                                    bool is_gpu) {
+  config::PretrainConfig simple = config;
+  ApplyLayout(one, is_gpu, &simple);
+  config::ParallelConfig* const parallel = simple.mutable_parallel();
+  parallel->Clear();
+  simple.mutable_precision()->clear_fp8_param_gather();
+  simple.mutable_checkpoint()->clear_peer_copies();
+  simple.mutable_logging()->clear_profile_ranks();
+  simple.mutable_logging()->clear_pipeline_timeline_file();
+  if (config.gradient_compression().type() == config::GradientCompression::none) return simple;
+  const config::ParallelConfig& held = config.parallel();
+  parallel->set_data_parallel_size(2);
+  if (held.grad_reduce_in_bf16()) parallel->set_grad_reduce_in_bf16(true);
+  if (held.sparse_gradients()) parallel->set_sparse_gradients(true);
+  if (held.has_communication_data_type())
+    parallel->set_communication_data_type(held.communication_data_type());
+  const int64_t batch = config.train().global_batch_size();
+  simple.mutable_train()->set_global_batch_size(batch + batch % 2);
+  return simple;
+}
+
 std::string DescribeLosses(const LayoutAxes& axes) {
   std::vector<std::string> fields;
   if (axes.quantizes_weights) fields.push_back("parallel.zero_quantized_weights");

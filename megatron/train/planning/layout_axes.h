@@ -79,6 +79,13 @@ void SetPlannedDevice(bool is_gpu, config::PretrainConfig* config);
 // layout, and those that have no effect in this one, are cleared.
 void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config);
 
+// Returns the configuration as it is checked before it has a layout: in this one, of a single rank,
+// without the section `parallel` and other fields that only some layouts take, each of which is
+// checked with them. Compressed gradients, which need ranks to send them, are checked with two
+// ranks and with what `parallel` says of sent gradients. Expects a train.global_batch_size.
+config::PretrainConfig WithoutRanks(const config::PretrainConfig& config, const LayoutAxes& one,
+                                    bool is_gpu);
+
 // Returns which parts of the layout change the loss, as a sentence; empty if none does.
 std::string DescribeLosses(const LayoutAxes& axes);
 

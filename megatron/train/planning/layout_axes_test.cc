@@ -29,5 +29,29 @@ TEST(LayoutAxesTest, DispatchStaysInPartsWhereThatHasAnEffect) {
   EXPECT_FALSE(stays(axes));
 }
 
+TEST(LayoutAxesTest, WhatNeedsRanksIsNotCheckedWithOne) {
+  config::PretrainConfig config;
+  config.mutable_train()->set_global_batch_size(7);
+  config.mutable_parallel()->set_tensor_model_parallel_size(4);
+  config.mutable_parallel()->set_grad_reduce_in_bf16(true);
+  config.mutable_precision()->set_fp8_param_gather(true);
+  config.mutable_checkpoint()->set_peer_copies(1);
+  config.mutable_logging()->add_profile_ranks(3);
+  config.mutable_logging()->set_pipeline_timeline_file("timeline");
+  const config::PretrainConfig plain = WithoutRanks(config, LayoutAxes(), /*is_gpu=*/true);
+  EXPECT_EQ(plain.parallel().ShortDebugString(), "");
+  EXPECT_FALSE(plain.precision().has_fp8_param_gather());
+  EXPECT_FALSE(plain.checkpoint().has_peer_copies());
+  EXPECT_EQ(plain.logging().profile_ranks_size(), 0);
+  EXPECT_FALSE(plain.logging().has_pipeline_timeline_file());
+  EXPECT_EQ(plain.train().global_batch_size(), 7);
+  config.mutable_gradient_compression()->set_type(config::GradientCompression::int8);
+  const config::PretrainConfig sent = WithoutRanks(config, LayoutAxes(), /*is_gpu=*/true);
+  EXPECT_EQ(sent.parallel().data_parallel_size(), 2);
+  EXPECT_TRUE(sent.parallel().grad_reduce_in_bf16());
+  EXPECT_FALSE(sent.parallel().has_tensor_model_parallel_size());
+  EXPECT_EQ(sent.train().global_batch_size(), 8);
+}
+
 }  // namespace
 }  // namespace megatron

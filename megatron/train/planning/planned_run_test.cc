@@ -34,7 +34,7 @@ Implementation OwnProgram() {
 }
 
 config::PretrainConfig Load(const std::string& name, const std::vector<std::string>& overrides) {
-  auto loaded = LoadConfig(name, overrides, ConfigPurpose::kRun);
+  auto loaded = LoadConfig(name, overrides, ConfigPurpose::kDryRun);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   return loaded->config;
 }

@@ -6,6 +6,7 @@
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/metrics/step_comparer.h"
 #include "megatron/train/planning/explain_step.h"
+#include "megatron/train/planning/layout_axes.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/planning_facts.h"
 
@@ -40,9 +41,11 @@ absl::StatusOr<StepComparison> PredictRun(const config::PretrainConfig& config,
   const int64_t ranks = parallel.tensor_model_parallel_size() *
                         parallel.pipeline_model_parallel_size() * parallel.context_parallel_size() *
                         parallel.data_parallel_size();
+  config::PretrainConfig planned = config;
+  SetPlannedDevice(!IsProcessor(facts.hardware), &planned);
   MEGATRON_ASSIGN_OR_RETURN(
       const ExplainedStep step,
-      ExplainStep(config, padded_vocab_size, HardwareOfRun(config, ranks, facts.hardware),
+      ExplainStep(planned, padded_vocab_size, HardwareOfRun(config, ranks, facts.hardware),
                   facts.program, facts.kernels));
   StepComparison comparison;
   comparison.set_hardware(facts.source);

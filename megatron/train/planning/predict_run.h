@@ -13,7 +13,8 @@ namespace megatron {
 struct PlanningFacts;
 
 // Returns the parts of a step, with their predictions. Expects a valid configuration with its
-// computed fields set; errors are those of ExplainStep().
+// computed fields set; where system.device is unset, it is that of the facts' hardware. Errors are
+// those of ExplainStep().
 absl::StatusOr<StepComparison> PredictRun(const config::PretrainConfig& config,
                                           int64_t padded_vocab_size, const PlanningFacts& facts);
 

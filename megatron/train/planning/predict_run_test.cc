@@ -68,5 +68,19 @@ TEST_F(PredictRunTest, RanksThatShareCoresTakeLonger) {
   EXPECT_GT(two->predicted_seconds(), 2 * eight->predicted_seconds());
 }
 
+TEST_F(PredictRunTest, StatesInHostMemoryArePredictedWhereNoDeviceIsWritten) {
+  const auto seconds = [this](const std::string& rest, const std::vector<std::string>& set) {
+    const auto predicted = Predict(absl::StrCat(kHardware, rest), "gpt3_857m", set);
+    EXPECT_THAT(predicted, IsOk());
+    return predicted.ok() ? predicted->predicted_seconds() : 0;
+  };
+  const std::string offloads = "optimizer.optimizer_cpu_offload=true";
+  const std::string gpu = "host_link_gb_per_s: 10 host_memory_gb_per_s: 20 }";
+  EXPECT_GT(seconds(gpu, {offloads}), seconds(gpu, {}));
+  EXPECT_EQ(seconds(gpu, {offloads}), seconds(gpu, {offloads, "system.device=cuda"}));
+  const std::string processor = "cores: 2 thread_efficiency: 0.9 }";
+  EXPECT_EQ(seconds(processor, {offloads}), seconds(processor, {offloads, "system.device=cpu"}));
+}
+
 }  // namespace
 }  // namespace megatron

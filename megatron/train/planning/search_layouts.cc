@@ -108,12 +108,12 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
         "diloco.sync_every: no layout is searched with islands; search one for an island alone, "
         "with its ranks and its part of train.global_batch_size, and add the islands to it");
   }
+  const LayoutAxes one;
+  MEGATRON_RETURN_IF_ERROR(CheckLayout(WithoutRanks(config, one, is_gpu)));
   config::PretrainConfig simple = config;
-  LayoutAxes one;
   ApplyLayout(one, is_gpu, &simple);
   // Fields that need several ranks.
   simple.mutable_parallel()->Clear();
-  MEGATRON_RETURN_IF_ERROR(CheckLayout(simple));
   ResolveDefaults(&simple);
   return simple;
 }
@@ -574,13 +574,10 @@ std::vector<int64_t> ChunksOnHost(const config::PretrainConfig& config,
   std::vector<int64_t> chunks;
   if (config.recompute().has_attention_chunks_on_host()) return chunks;
   const auto add = [&](int64_t tokens) {
-    config::PretrainConfig simple = config;
     LayoutAxes one;
     one.attention_chunk_on_host = tokens;
-    ApplyLayout(one, is_gpu, &simple);
-    simple.mutable_parallel()->Clear();
     const bool is_several = tokens < resolved.model().seq_length();
-    if (is_several && CheckLayout(simple).ok()) chunks.push_back(tokens);
+    if (is_several && CheckLayout(WithoutRanks(config, one, is_gpu)).ok()) chunks.push_back(tokens);
   };
   if (config.recompute().has_attention_chunk_tokens()) {
     add(config.recompute().attention_chunk_tokens());

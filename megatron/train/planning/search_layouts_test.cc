@@ -417,6 +417,60 @@ TEST_F(SearchLayoutsTest, AFileIsNoFolderOfADisk) {
   EXPECT_TRUE(Search(config, {/*ranks=*/1}).ok());
 }
 
+// One rank alone refuses each of them.
+TEST_F(SearchLayoutsTest, WhatNeedsSeveralRanksIsJudgedWithEachLayout) {
+  config::PretrainConfig plain = Config("gpt3_857m");
+  plain.mutable_precision()->set_fp16(false);
+  plain.mutable_precision()->set_bf16(true);
+  SearchOptions options;
+  options.ranks = 2;
+  options.allows = [](const LayoutAxes& axes) {
+    return axes.micro_batch == 1 && axes.recompute == PlanRecompute::kNone &&
+           axes.host_fraction == 0;
+  };
+  const auto expect_all = [&](const config::PretrainConfig& config, auto keeps) {
+    const auto found = Search(config, options);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_FALSE(found->best.empty()) << found->first_refusal;
+    for (const FoundLayout& layout : found->best)
+      EXPECT_TRUE(keeps(layout)) << DescribeLayout(layout.axes);
+  };
+  config::PretrainConfig logs = plain;
+  logs.mutable_logging()->set_profile(true);
+  logs.mutable_logging()->add_profile_ranks(1);
+  logs.mutable_logging()->set_pipeline_timeline_file("timeline");
+  expect_all(logs, [](const FoundLayout& layout) { return layout.axes.pipeline == 2; });
+  config::PretrainConfig gathers = plain;
+  gathers.mutable_precision()->set_fp8_format(config::Fp8Format::hybrid);
+  gathers.mutable_precision()->set_fp8_param_gather(true);
+  expect_all(gathers, [](const FoundLayout& layout) {
+    return layout.config.parallel().use_distributed_optimizer();
+  });
+  config::PretrainConfig copies = plain;
+  copies.mutable_parallel()->set_ranks_as(config::RanksAs::processes);
+  copies.mutable_checkpoint()->set_save("save");
+  copies.mutable_checkpoint()->set_local_save("local");
+  copies.mutable_checkpoint()->set_peer_copies(1);
+  expect_all(copies, [](const FoundLayout& layout) {
+    return layout.config.checkpoint().peer_copies() == 1;
+  });
+  config::PretrainConfig sends = plain;
+  sends.mutable_gradient_compression()->set_type(config::GradientCompression::int8);
+  expect_all(sends, [](const FoundLayout& layout) {
+    return layout.axes.data * layout.axes.context == 2 &&
+           layout.run.layout.compression.form == PlanCompression::kCodes;
+  });
+  options.ranks = 1;
+  const auto alone = Search(sends, options);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_TRUE(alone->best.empty());
+  EXPECT_THAT(alone->first_refusal, ::testing::HasSubstr("with one data-parallel rank"));
+  // What no layout can have is refused at once.
+  sends.mutable_parallel()->set_grad_reduce_in_bf16(true);
+  EXPECT_THAT(Search(sends, options).status().message(),
+              ::testing::HasSubstr("gradients are rounded once, by one of the two"));
+}
+
 TEST_F(SearchLayoutsTest, ChoosesOffloadAnew) {
   config::PretrainConfig config = Config("gpt3_857m");
   config.mutable_optimizer()->set_optimizer_cpu_offload(true);

@@ -4,22 +4,36 @@
 #include "glog/logging.h"
 #include "megatron/plan/data_traffic.h"
 #include "megatron/plan/expert_dispatch.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/plan/step_traffic.h"
 #include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
 namespace {
 
-TrafficStage MeanStage(const PlannedRun& run) {
+PartLayers MeanLayers(const PlannedRun& run) {
   const int64_t stages = run.layout.pp, layers = run.model.layers();
+  const auto mean = [stages](int64_t count) { return (count + stages - 1) / stages; };
+  PartLayers part;
+  if (!run.model.hybrid_layers().empty()) {
+    part.branches = CountBranches(run.model.hybrid_layers());
+    for (int64_t& count : part.branches) count = mean(count);
+    return part;
+  }
   const int64_t mixtures = run.model.experts() > 0 ? layers - run.model.dense_layers() : 0;
-  TrafficStage stage;
-  stage.layers.mixtures = (mixtures + stages - 1) / stages;
   const int64_t encoders = run.model.encoder_layers();
-  stage.layers.dense = (layers - mixtures - encoders + stages - 1) / stages;
-  stage.layers.encoders = (encoders + stages - 1) / stages;
-  stage.has_head = stages == 1;
+  part.mixtures = mean(mixtures);
+  part.dense = mean(layers - mixtures - encoders);
+  part.encoders = mean(encoders);
+  return part;
+}
+
+TrafficStage MeanStage(const PlannedRun& run) {
+  TrafficStage stage;
+  stage.layers = MeanLayers(run);
+  stage.has_head = run.layout.pp == 1;
   stage.messages = 2 * double(run.layout.micro_batches * run.layout.vpp);
   return stage;
 }
@@ -89,8 +103,11 @@ AxisTraffic ToAxisTraffic(const TrafficRow& row, const PlannedRun& run) {
 
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config,
                                    int64_t padded_vocab_size) {
-  const auto run = ToPlannedRun(config, padded_vocab_size, Implementation());
-  // A valid configuration can be planned.
+  // The planner knows no gates, whose weights are a small part of what is sent.
+  config::PretrainConfig without_gates = config;
+  without_gates.mutable_model()->clear_attention_output_gate();
+  const auto run = ToPlannedRun(without_gates, padded_vocab_size, Implementation());
+  // Any other valid configuration can be planned.
   CHECK(run.ok()) << run.status();
   std::vector<AxisTraffic> traffic;
   for (const TrafficRow& row :

@@ -35,9 +35,9 @@ struct AxisTraffic {
 };
 
 // Returns what StepTraffic() (plan/step_traffic.h) says of a stage that has the mean number of
-// layers, rounded up, and the embedding, without the gradients that the first and the last stage
-// add up, and without what all ranks send, which costs the same in every order. Expects a valid
-// configuration with its computed fields set.
+// layers of each kind, rounded up, and the embedding, without the gradients that the first and the
+// last stage add up, without the weights of attention's gates, and without what all ranks send,
+// which costs the same in every order. Expects a valid configuration with its computed fields set.
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config, int64_t padded_vocab_size);
 
 }  // namespace megatron

@@ -131,6 +131,32 @@ TEST(AxisTrafficTest, LevelsAreToldAndDeduplicatedRowsGoToOneHostEach) {
   EXPECT_NEAR(across / (2.0 * 4 * 64 * (4 * 64 * 4 + 3 * 4 * 4)), 1, 1e-12);
 }
 
+// Two layers of a hybrid model, one with attention and one with the rest, send what one layer with
+// both does.
+TEST(AxisTrafficTest, LayersOfOneBranchSendWhatTheirBranchDoes) {
+  const auto expect_same = [](std::vector<std::string> whole, const std::string& pattern) {
+    std::vector<std::string> branches = whole;
+    whole.push_back("model.num_layers=2");
+    branches.push_back("model.hybrid_layer_pattern=" + pattern);
+    EXPECT_EQ(Bytes(Of(branches)), Bytes(Of(whole))) << whole.front();
+  };
+  expect_same({"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"}, "*-*-");
+  expect_same({"parallel.context_parallel_size=2"}, "*-*-");
+  expect_same({"parallel.data_parallel_size=2"}, "*-*-");
+  expect_same({"parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_size=2"}, "*-*-");
+  expect_same({"model.num_experts=4", "model.disable_bias_linear=true",
+               "parallel.data_parallel_size=4", "parallel.expert_model_parallel_size=2"},
+              "*E*E");
+}
+
+TEST(AxisTrafficTest, GatesOfAttentionAreLeftOut) {
+  std::vector<std::string> set = {"parallel.tensor_model_parallel_size=2",
+                                  "parallel.data_parallel_size=2"};
+  const auto without = Bytes(Of(set));
+  set.push_back("model.attention_output_gate=true");
+  EXPECT_EQ(Bytes(Of(set)), without);
+}
+
 TEST(AxisTrafficTest, ExpertsExchangeTheirRowsAndReduceAmongThemselves) {
   const std::vector<std::string> mixture = {"model.num_experts=4",
                                             "model.moe_router_topk=2",

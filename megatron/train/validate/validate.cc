@@ -200,8 +200,10 @@ ConfigLocations WithoutLayersOfWrongPattern(const config::ModelConfig& model,
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations, ConfigPurpose purpose) {
   config::PretrainConfig known = config;
-  if (purpose == ConfigPurpose::kRun && !config.system().has_device() && CudaDeviceCount() == 0)
-    known.mutable_system()->set_device(config::Device::cpu);
+  if (purpose == ConfigPurpose::kRun && !config.system().has_device()) {
+    known.mutable_system()->set_device(CudaDeviceCount() > 0 ? config::Device::cuda
+                                                             : config::Device::cpu);
+  }
   const ConfigLocations usable = WithoutLayersOfWrongPattern(config.model(), locations);
   ConfigChecker check(known, usable, ResolveDefaults);
   check.CheckRequired();

@@ -20,7 +20,8 @@ enum class ConfigPurpose {
 // of rules between fields. If two fields disagree, the message names both and both places. A field
 // that `locations` calls broken was reported before: it and the rules that need it are passed over.
 // Reads no files. For kDryRun it does not look at the machine; for kRun it finds out which GPUs and
-// libraries are there. `config` may have its computed fields set (config_defaults.h) or not.
+// libraries are there, and judges rules about system.device by the device that the run will take
+// where it is unset. `config` may have its computed fields set (config_defaults.h) or not.
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations,
                                   ConfigPurpose purpose = ConfigPurpose::kRun);

@@ -70,9 +70,14 @@ constexpr char kKeys[] = "model.kv_lora_rank";
 std::vector<LatentFeatures> LatentFeaturesOf(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
-  if (!check.Usable(
-          {"model.num_attention_heads", kOwn, kRotated, kValue, kQueries, kKeys, kTensor}))
+  // Without a value these two mean something, too.
+  const auto is_wrong = [&](const char* path) {
+    return (check.IsWritten(path) || check.locations().IsBroken(path)) && !check.Usable({path});
+  };
+  if (!check.Usable({"model.num_attention_heads", kOwn, kRotated, kKeys, kTensor}) ||
+      is_wrong(kQueries) || is_wrong(kValue)) {
     return {};
+  }
   if (model.num_attention_heads() % ranks != 0) return {};
   const int64_t heads = model.num_attention_heads() / ranks, value = ValueHeadDim(model);
   return {{kQueries, model.q_lora_rank(), false},

@@ -99,6 +99,30 @@ TEST(ValidateFloat8Test, LatentAttentionNeedsSizesOfItsOwn) {
     EXPECT_THAT(ErrorsWith(Latent(more)), Contains(HasSubstr(message))) << message;
 }
 
+TEST(ValidateFloat8Test, LatentAttentionMayHaveNoLatentOfQueriesAndValuesOfTheDefaultWidth) {
+  const std::string blocks = "precision.fp8_recipe=blockwise";
+  const auto errors_with = [](const ConfigOverrides& more) {
+    ConfigOverrides overrides = {"model.multi_latent_attention=true",
+                                 "model.position_embedding_type=rope"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return ErrorsWith(overrides);
+  };
+  EXPECT_THAT(errors_with({}), IsEmpty());
+  EXPECT_THAT(errors_with({"model.q_lora_rank=48"}), IsEmpty());
+  EXPECT_THAT(errors_with({"model.kv_lora_rank=40"}),
+              ElementsAre(HasSubstr("kv_lora_rank = 40: makes matrices with 40 features")));
+  EXPECT_THAT(errors_with({"model.kv_lora_rank=40", "model.q_lora_rank=48"}),
+              ElementsAre(HasSubstr("kv_lora_rank = 40: makes matrices with 40 features")));
+  EXPECT_THAT(errors_with({"model.kv_lora_rank=40", "model.v_head_dim=128"}),
+              ElementsAre(HasSubstr("kv_lora_rank = 40: makes matrices with 40 features")));
+  EXPECT_THAT(errors_with({blocks, "parallel.tensor_model_parallel_size=2",
+                           "model.ffn_hidden_size=256", "model.qk_head_dim=96"}),
+              Contains(HasSubstr("is cut into 320 features for each of several ranks")));
+  // The value itself is wrong, and is all that is told.
+  EXPECT_THAT(errors_with({"model.qk_head_dim=34", "model.v_head_dim=0"}),
+              ElementsAre(HasSubstr("v_head_dim = 0: expects an integer from 1")));
+}
+
 TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"precision.bf16=false"}, "needs precision.bf16: true"},

@@ -45,6 +45,9 @@ void CheckLora(ConfigChecker& check) {
     constexpr absl::string_view kPieces = "model.lora.dropout sees all tokens at once";
     refuse(config.parallel().tp_comm_overlap(), "parallel.tp_comm_overlap", kPieces);
     refuse(config.recompute().has_mlp_chunk_tokens(), "recompute.mlp_chunk_tokens", kPieces);
+    refuse(config.recompute().has_attention_chunk_tokens() &&
+               modules.count("linear_qkv") + modules.count("linear_proj") > 0,
+           "recompute.attention_chunk_tokens", kPieces);
     if (config.data().has_random_ltd()) {
       check.MessageError("model.lora",
                          absl::StrCat("cannot be used with data.random_ltd: ", kPieces));
