@@ -222,7 +222,9 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
   const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,
-      OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), process_.group(), warn));
+      OpenLocalPlace(
+          *run.fs, options.checkpoint, options.num_ranks(), process_.group(),
+          [this](const absl::Status& mine) { return process_.Agree(mine); }, warn));
   if (accepted->layout) {
     run.layout = {accepted->layout->line().begin(), accepted->layout->line().end()};
     const std::string& save = options.checkpoint.save;
