@@ -276,8 +276,8 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
   if (!other.empty()) warn(other);
   MEGATRON_RETURN_IF_ERROR(
       process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations)));
-  return process_.Agree(
-      CheckSamplesLeft(*run->start.checkpoint, loaded.config, run->training.data.train->size()));
+  return process_.Agree(CheckSamplesLeft(*run->start.checkpoint, loaded.config,
+                                         run->training.data.train->size(), warn));
 }
 
 absl::StatusOr<StepComparison> RunPreparation::Predict(const AcceptedRun& accepted,
