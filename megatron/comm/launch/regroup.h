@@ -96,7 +96,7 @@ class Regroup {
 
   // The job's first world is made in an attempt of number 0 or, where a rank is lost before all
   // have found each other, in a later one: the process that is started in its place begins that,
-  // and the others follow.
+  // or a rank that has waited for it in vain, and the others follow.
   absl::Status BeginAttempt();
   absl::StatusOr<int64_t> NewestAttempt();
   // Returns whether an attempt will make no world: there is a newer one, or the job has its world.

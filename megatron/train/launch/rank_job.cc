@@ -177,8 +177,14 @@ absl::StatusOr<bool> RankJob::MakeFirstWorld(bool is_late) {
       MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
     } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
       // A rank was lost that this one had met. The process in its place begins another attempt.
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, AwaitAttemptAfter(attempt, deadline));
-      if (!goes_on) return status;
+      // Where only a connection has ended there is no such process.
+      const absl::Time patience = SteadyNow() + options_.heartbeat_timeout;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on,
+                                AwaitAttemptAfter(attempt, std::min(deadline, patience)));
+      if (!goes_on && (SteadyNow() >= deadline || StopSignal() != 0)) return status;
+      if (!goes_on) {
+        MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
+      }
     } else if (!absl::IsCancelled(status)) {
       return status;
     }

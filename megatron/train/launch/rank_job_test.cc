@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -192,6 +194,63 @@ TEST(RankJobTest, ARankThatIsLostAsItConnectsToTheOthersIsStartedAgainAndTheyFol
     ASSERT_NE(jobs[rank], nullptr) << rank;
     EXPECT_EQ(jobs[rank]->plan(), nullptr);
     EXPECT_EQ(jobs[rank]->launch().rank, rank);
+    EXPECT_EQ(jobs[rank]->world().size(), kRanks);
+  }
+}
+
+// The connections of rank 2 to the first rank end, and its process stays.
+TEST(RankJobTest, RanksThatMissOneWhichHasNotEndedBeginAnotherAttempt) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const auto launch_of = [&](int rank) {
+    return LaunchOf(rank, kRanks, (*server)->endpoint().port);
+  };
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.start_timeout = absl::Minutes(1);
+  options.heartbeat_timeout = absl::Seconds(3);
+  std::vector<std::unique_ptr<RankJob>> jobs(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options, "");
+      ASSERT_THAT(job, IsOk());
+      jobs[rank] = *std::move(job);
+    });
+  }
+  bool is_cut = true;
+  TcpWorldOptions world;
+  world.route = [&](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+    if (peer == 0 || !is_cut) return address;
+    return absl::AbortedError("cut");
+  };
+  std::unique_ptr<TcpJob> last;
+  threads.emplace_back([&] {
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret, world);
+    ASSERT_THAT(job, IsOk());
+    last = *std::move(job);
+    Regroup regroup(&last->store(), kHeartbeatTimeout);
+    EXPECT_THAT(last->MakeWorld(2, kRanks, "world", absl::Minutes(1)),
+                StatusIs(absl::StatusCode::kAborted));
+    is_cut = false;
+    const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+    absl::Status followed = absl::UnavailableError("no attempt was begun");
+    while (!followed.ok() && SteadyNow() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+      const int64_t attempt = regroup.NewestAttempt().value_or(0);
+      if (attempt == 0) continue;
+      followed =
+          last->MakeWorld(2, kRanks, absl::StrCat("world.attempt.", attempt), absl::Minutes(1),
+                          [&] { return regroup.IsOver(attempt).value_or(false); });
+    }
+    EXPECT_THAT(followed, IsOk());
+  });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_NE(jobs[rank], nullptr) << rank;
+    EXPECT_EQ(jobs[rank]->plan(), nullptr);
     EXPECT_EQ(jobs[rank]->world().size(), kRanks);
   }
 }
