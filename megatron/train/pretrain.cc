@@ -250,7 +250,8 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
     *code = ExitCodeOf(goes_on.status());
     if (job().tells()) {
       PrintError(goes_on.status());
-      events_.TellEnd(*code, kUnknownIteration, goes_on.status());
+      // The others may go on without a process that is lost alone.
+      if (*code != kExitHang) events_.TellEnd(*code, kUnknownIteration, goes_on.status());
       events_.Finish();
     }
     return std::nullopt;

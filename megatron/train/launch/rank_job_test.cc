@@ -339,6 +339,52 @@ TEST(RankJobTest, AProcessThatCannotJoinTheOthersEndsAndLeavesThemAlone) {
   EXPECT_EQ(ExitCodeOf(joined.status()), kExitHang);
 }
 
+// The store ends when the other rank has made the next world: nobody knows what becomes of it.
+TEST(RankJobTest, AProcessThatDoesNotHearWhetherAllHaveMadeTheNextWorldIsLostAlone) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->endpoint().port;
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.heartbeat_timeout = kHeartbeatTimeout;
+  absl::StatusOr<std::unique_ptr<RankJob>> job = absl::UnknownError("");
+  std::thread joiner([&] { job = RankJob::Join(LaunchOf(0, 2, port), options, ""); });
+  const absl::StatusOr<std::unique_ptr<TcpJob>> other = TcpJob::Meet(LaunchOf(1, 2, port), secret);
+  EXPECT_THAT(other, IsOk());
+  if (other.ok()) {
+    EXPECT_THAT((*other)->MakeWorld(1, 2, "world", absl::Minutes(1)), IsOk());
+  }
+  joiner.join();
+  ASSERT_TRUE(job.ok() && other.ok()) << job.status() << other.status();
+
+  RegroupRules rules;
+  rules.sizes.data = rules.most_data_size = 2;
+  rules.fits = [](int64_t) { return true; };
+  rules.from_checkpoint = true;
+  absl::StatusOr<bool> goes_on = true;
+  std::thread member([&] { goes_on = (*job)->Regroup({}, rules); });
+  Regroup regroup(&(*other)->store(), kHeartbeatTimeout);
+  EXPECT_THAT(regroup.IsOpen(), IsOkAndHolds(true));
+  const absl::StatusOr<RegroupPlan> plan = regroup.MeetAsMember(
+      {1, "host", 1, {}},
+      [] {
+        return std::vector<int>{0, 1};
+      },
+      [&](const std::vector<Comer>& comers) { return PlanRegroup(comers, rules); });
+  EXPECT_THAT(plan, IsOk());
+  if (plan.ok()) {
+    EXPECT_THAT((*other)->MakeWorld(plan->RankOf(regroup.comer()), 2, "world.1", absl::Minutes(1)),
+                IsOk());
+  }
+  server->reset();
+  member.join();
+  EXPECT_FALSE(goes_on.ok());
+  EXPECT_EQ(ExitCodeOf(goes_on.status()), kExitHang) << goes_on.status();
+  EXPECT_TRUE((*job)->tells());
+}
+
 // The second rank of two, in a process of its own. Returns 0 if it has followed the first one to
 // another attempt. It begins when a byte comes.
 int FollowTheFirstRank(const LaunchEnvironment& launch, const JobSecret& secret, int begin) {
