@@ -40,7 +40,10 @@ bool RankRecovery::LostOthers() const {
 
 std::vector<KeptPart> RankRecovery::KeptParts() const {
   std::vector<KeptPart> parts;
-  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
+  // Until the run is planned anew, the number of hosts is that of the ranks before.
+  ParallelSizes sizes = *sizes_;
+  sizes.hosts = 1;
+  const absl::StatusOr<RankGrid> grid = RankGrid::Create(sizes, launch_.world_size);
   if (!grid.ok()) return parts;
   for (const std::optional<KeptState>* kept : {&kept_.state, &kept_.before}) {
     if (!kept->has_value()) continue;

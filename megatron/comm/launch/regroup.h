@@ -75,7 +75,9 @@ std::string EncodeRegroupPlan(const RegroupPlan& plan);
 absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text);
 
 struct RegroupRules {
-  ParallelSizes sizes;     // the sizes of the world before; `data` is its size
+  // The sizes of the world before; `data` is its size. `hosts` does not count, since another world
+  // may have another number of them: `fits` says whether that is possible.
+  ParallelSizes sizes;
   int most_data_size = 1;  // the data size at the job's launch
   int least_data_size = 1;
   std::function<bool(int64_t data_size)> fits;  // whether the configuration allows it
