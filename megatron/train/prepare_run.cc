@@ -261,6 +261,8 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
       run->kept = &recovery.kept();
       return absl::OkStatus();
     }
+    // It did not suffice, and would lie in memory beside the state from the checkpoint.
+    recovery.kept().ForgetState();
   }
   const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
   const CheckpointOptions& options = run->options().checkpoint;
