@@ -81,10 +81,14 @@ std::function<bool()> RankRecovery::OthersCome() {
     if (!waiting->valid()) {
       if (SteadyNow() < last + absl::Seconds(1)) return false;
       last = SteadyNow();
-      *waiting = std::async(std::launch::async, [job] { return job->CountWaiting(); });
+      *waiting = std::async(std::launch::async | std::launch::deferred,
+                            [job] { return job->CountWaiting(); });
       patience = kStorePatience;
     }
-    if (waiting->wait_for(patience) != std::future_status::ready) return false;
+    const std::future_status state = waiting->wait_for(patience);
+    // There was no thread to ask it.
+    if (state == std::future_status::deferred) *waiting = std::future<int64_t>();
+    if (state != std::future_status::ready) return false;
     return waiting->get() >= missing;
   };
 }
