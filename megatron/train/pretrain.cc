@@ -447,6 +447,11 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
     job().End();
     return code;
   }
+  // Until it has the state, the others have lost nothing if it ends.
+  if (recovery_.has_come() && !rank.has_state() && job().world().status().ok()) {
+    process_.set_leaves_alone(true);
+    return Leave(process_.Agree(first));
+  }
   job().world().Abort(absl::AbortedError(first.message()));
   return Leave(first);
 }
