@@ -222,7 +222,9 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
   const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,
-      OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), process_.group(), warn));
+      OpenLocalPlace(
+          *run.fs, options.checkpoint, options.num_ranks(), process_.group(),
+          [this](const absl::Status& mine) { return process_.Agree(mine); }, warn));
   if (accepted->layout) {
     run.layout = {accepted->layout->line().begin(), accepted->layout->line().end()};
     const std::string& save = options.checkpoint.save;
@@ -259,6 +261,8 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
       run->kept = &recovery.kept();
       return absl::OkStatus();
     }
+    // It did not suffice, and would lie in memory beside the state from the checkpoint.
+    recovery.kept().ForgetState();
   }
   const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
   const CheckpointOptions& options = run->options().checkpoint;
@@ -274,8 +278,8 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
   if (!other.empty()) warn(other);
   MEGATRON_RETURN_IF_ERROR(
       process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations)));
-  return process_.Agree(
-      CheckSamplesLeft(*run->start.checkpoint, loaded.config, run->training.data.train->size()));
+  return process_.Agree(CheckSamplesLeft(*run->start.checkpoint, loaded.config,
+                                         run->training.data.train->size(), warn));
 }
 
 absl::StatusOr<StepComparison> RunPreparation::Predict(const AcceptedRun& accepted,

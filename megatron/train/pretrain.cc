@@ -250,7 +250,8 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
     *code = ExitCodeOf(goes_on.status());
     if (job().tells()) {
       PrintError(goes_on.status());
-      events_.TellEnd(*code, kUnknownIteration, goes_on.status());
+      // The others may go on without a process that is lost alone.
+      if (*code != kExitHang) events_.TellEnd(*code, kUnknownIteration, goes_on.status());
       events_.Finish();
     }
     return std::nullopt;
@@ -445,6 +446,11 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
     if (process_.is_reporting_rank()) events_.TellEnd(code, rank.progress().iteration(), first);
     job().End();
     return code;
+  }
+  // Until it has the state, the others have lost nothing if it ends.
+  if (recovery_.has_come() && !rank.has_state() && job().world().status().ok()) {
+    process_.set_leaves_alone(true);
+    return Leave(process_.Agree(first));
   }
   job().world().Abort(absl::AbortedError(first.message()));
   return Leave(first);

@@ -202,5 +202,16 @@ TEST_F(PretrainSourcesTest, ABlendIsNotContinuedWithBatchesForWhichItHasTooFewSa
   RunWell(With("parts"));
 }
 
+// 24 samples are drawn for 12 iterations of 2, of which the first 3 have taken 12.
+TEST_F(PretrainSourcesTest, ABlendIsContinuedWithSmallerBatchesAsFarAsItsSamplesReach) {
+  RunWell(Joined(With("parts"), {"--set=train.exit_interval=3"}));
+  const Arguments smaller = Joined(With("parts"), {"--set=train.global_batch_size=2"});
+  EXPECT_THAT(RunWell(Joined(smaller, {"--set=train.exit_interval=9"})),
+              HasSubstr("so that training ends with an error after iteration 9: "));
+  EXPECT_THAT(Steps("parts"), SizeIs(9));
+  // Nothing is left of them.
+  EXPECT_EQ(Run(smaller).exit_code, kExitConfig);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -40,7 +40,10 @@ bool RankRecovery::LostOthers() const {
 
 std::vector<KeptPart> RankRecovery::KeptParts() const {
   std::vector<KeptPart> parts;
-  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
+  // Until the run is planned anew, the number of hosts is that of the ranks before.
+  ParallelSizes sizes = *sizes_;
+  sizes.hosts = 1;
+  const absl::StatusOr<RankGrid> grid = RankGrid::Create(sizes, launch_.world_size);
   if (!grid.ok()) return parts;
   for (const std::optional<KeptState>* kept : {&kept_.state, &kept_.before}) {
     if (!kept->has_value()) continue;
@@ -78,10 +81,14 @@ std::function<bool()> RankRecovery::OthersCome() {
     if (!waiting->valid()) {
       if (SteadyNow() < last + absl::Seconds(1)) return false;
       last = SteadyNow();
-      *waiting = std::async(std::launch::async, [job] { return job->CountWaiting(); });
+      *waiting = std::async(std::launch::async | std::launch::deferred,
+                            [job] { return job->CountWaiting(); });
       patience = kStorePatience;
     }
-    if (waiting->wait_for(patience) != std::future_status::ready) return false;
+    const std::future_status state = waiting->wait_for(patience);
+    // There was no thread to ask it.
+    if (state == std::future_status::deferred) *waiting = std::future<int64_t>();
+    if (state != std::future_status::ready) return false;
     return waiting->get() >= missing;
   };
 }

@@ -262,6 +262,7 @@ absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text) {
 
 RegroupPlan PlanRegroup(const std::vector<Comer>& comers, const RegroupRules& rules) {
   ParallelSizes sizes = rules.sizes;
+  sizes.hosts = 1;
   int positions = 1;
   for (int size : {sizes.tensor, sizes.context, sizes.pipeline}) positions *= size;
   const absl::StatusOr<RankGrid> world = RankGrid::Create(sizes, positions * sizes.data);

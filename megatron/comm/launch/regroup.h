@@ -75,7 +75,9 @@ std::string EncodeRegroupPlan(const RegroupPlan& plan);
 absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text);
 
 struct RegroupRules {
-  ParallelSizes sizes;     // the sizes of the world before; `data` is its size
+  // The sizes of the world before; `data` is its size. `hosts` does not count, since another world
+  // may have another number of them: `fits` says whether that is possible.
+  ParallelSizes sizes;
   int most_data_size = 1;  // the data size at the job's launch
   int least_data_size = 1;
   std::function<bool(int64_t data_size)> fits;  // whether the configuration allows it
@@ -96,7 +98,7 @@ class Regroup {
 
   // The job's first world is made in an attempt of number 0 or, where a rank is lost before all
   // have found each other, in a later one: the process that is started in its place begins that,
-  // and the others follow.
+  // or a rank that has waited for it in vain, and the others follow.
   absl::Status BeginAttempt();
   absl::StatusOr<int64_t> NewestAttempt();
   // Returns whether an attempt will make no world: there is a newer one, or the job has its world.

@@ -80,6 +80,16 @@ TEST(PlanRegroup, TheOthersGoOnInTheirOrder) {
   EXPECT_EQ(plan.RankOf(4), -1);
 }
 
+// Runs of two ranks with secondary shards, of which there were four.
+TEST(PlanRegroup, TheNumberOfHostsIsThatOfTheRanksThatGoOn) {
+  RegroupRules rules = Rules(1, 1, 8);
+  rules.sizes.hosts = 4;
+  rules.fits = [](int64_t data_size) { return data_size % 2 == 0; };
+  const RegroupPlan plan = PlanRegroup(All(8, {2, 3}, 7), rules);
+  EXPECT_FALSE(plan.ends) << plan.reason;
+  EXPECT_THAT(Places(plan), ElementsAre(0, 1, 4, 5, 6, 7));
+}
+
 // Ranks 0-1, 2-3 and 4-5 are the replicas of a model of two tensor-parallel ranks.
 TEST(PlanRegroup, AReplicaThatHasLostARankIsLeftOut) {
   EXPECT_THAT(Places(PlanRegroup(All(6, {2}, 7), Rules(2, 1, 3))), ElementsAre(0, 1, 4, 5));

@@ -130,7 +130,11 @@ absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::
 }
 
 absl::StatusOr<LoadedConfig> LoadSavedConfig(absl::string_view text, absl::string_view source) {
-  return Complete(ParseConfig(text, source, {}, UnknownSections::kIgnore), ConfigPurpose::kDryRun);
+  ParsedConfig parsed = ParseConfig(text, source, {}, UnknownSections::kIgnore);
+  // Checkpoints may have them beside what a run refuses now. They are about how a run goes on.
+  if (parsed.config.has_checkpoint()) parsed.config.mutable_checkpoint()->clear_no_load_optim();
+  if (parsed.config.has_data()) parsed.config.mutable_data()->clear_data_sharding();
+  return Complete(std::move(parsed), ConfigPurpose::kDryRun);
 }
 
 absl::StatusOr<LoadedConfig> LoadConfig(const std::string& name,

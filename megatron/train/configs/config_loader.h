@@ -46,7 +46,8 @@ absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::
                                                   ConfigPurpose purpose);
 
 // Does the same with the configuration that a checkpoint keeps. A section that another program has
-// added, and this one does not know, is passed over.
+// added, and this one does not know, is passed over. So are checkpoint.no_load_optim and
+// data.data_sharding, which say how a run goes on and not what the checkpoint holds.
 absl::StatusOr<LoadedConfig> LoadSavedConfig(absl::string_view text, absl::string_view source);
 
 absl::StatusOr<LoadedConfig> LoadConfig(const std::string& name,

@@ -22,6 +22,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::google::protobuf::util::MessageDifferencer;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -59,6 +60,23 @@ TEST_F(ConfigLoaderTest, ASavedConfigurationMayHaveASectionOfAnotherProgram) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stranger: no such field")));
   EXPECT_THAT(LoadSavedConfig(absl::StrCat(kGood, "stranger: 1\n"), "iter_0000010"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stranger: no such field")));
+}
+
+TEST_F(ConfigLoaderTest, ASavedConfigurationNeedNotBeOneThatARunGoesOnWith) {
+  const std::string fresh = absl::StrCat(
+      kGood, "checkpoint { save: \"run\" load: \"run\" no_load_optim: true save_interval: 5 }\n");
+  const std::string sharded = absl::StrCat(
+      absl::StrReplaceAll(kGood, {{"mock_data: true",
+                                   "mock_data: true dataloader_type: cyclic data_sharding: true"},
+                                  {"micro_batch_size: 2", ""}}),
+      "elasticity { enabled: true max_train_batch_size: 12 micro_batch_sizes: [1, 3] }\n");
+  for (const std::string& text : {fresh, sharded}) {
+    EXPECT_THAT(LoadSavedConfig(text, "iter_0000010"), IsOk());
+    EXPECT_THAT(LoadConfigFromString(text, "mine", {}, ConfigPurpose::kDryRun),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AnyOf(HasSubstr("would lose the optimizer's state"),
+                               HasSubstr("contradicts data.data_sharding"))));
+  }
 }
 
 TEST_F(ConfigLoaderTest, FindsAFileWhereTheUserStands) {

@@ -73,6 +73,41 @@ class PretrainInProcessRecoveryTest : public RecoveryTest {
     for (const int rank : ranks) Signal(pid, rank, SIGKILL);
     return FinishProgram(pid, log);
   }
+
+  // Makes the directory in which a run's processes stand, and another one.
+  void MakePlaces() const {
+    for (const char* const directory : {"here", "elsewhere"})
+      ASSERT_TRUE(PosixFileSystem().CreateDirs(Path(directory)).ok());
+  }
+  // Runs in one of these places. What is at the path of the program is another one when rank 1 is
+  // started again, and goes to the other place first.
+  void ExpectThatAReplacementElsewhereIsLostAlone(const Arguments& args,
+                                                  const std::string& reason) {
+    Arguments command = Command(
+        Joined(Joined({SaveTo("recovered")}, args), Joined(Base(3, 1000000), Replacements(1))));
+    const std::string installed = command[0], program = Path("program");
+    ASSERT_TRUE(std::filesystem::copy_file(installed, program,
+                                           std::filesystem::copy_options::overwrite_existing));
+    command[0] = program;
+    const std::string log = Path("log.txt");
+    const pid_t pid = StartProgram(
+        Joined({"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", Path("here")}, command), log);
+    WaitFor("first step done", log);
+    const std::string next = Path("next");
+    ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), next,
+                                    absl::StrCat("#!/bin/sh\ncd '", Path("elsewhere"),
+                                                 "' && exec '", installed, "' \"$@\"\n"))
+                    .ok());
+    ASSERT_EQ(chmod(next.c_str(), 0700), 0);
+    ASSERT_TRUE(PosixFileSystem().Rename(next, program).ok());
+    Signal(pid, 1, SIGKILL);
+    WaitFor("rank 1 ended with code 31", log);
+    WaitForSteps("recovered", 5, log);
+    kill(pid, SIGTERM);
+    const Outcome outcome = FinishProgram(pid, log);
+    EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(reason));
+  }
 };
 
 TEST_F(PretrainInProcessRecoveryTest, TheOthersGoOnFromTheirMemoryAndShareTheBatchUnevenly) {
@@ -219,42 +254,27 @@ TEST_F(PretrainInProcessRecoveryTest, AReplacementWithAnotherConfigurationEndsAl
   }
 }
 
-// What is at the path of the program is another one when the rank is started again: one that stands
-// where the file of a task is not.
+// Ranks have the file of a task; what is started in the place of one stands where it is not.
 TEST_F(PretrainInProcessRecoveryTest, AReplacementThatLacksAFileOfTheOthersIsLostAlone) {
-  const std::string here = Path("here"), elsewhere = Path("elsewhere"), program = Path("program");
-  for (const std::string& directory : {here, elsewhere})
-    ASSERT_TRUE(PosixFileSystem().CreateDirs(directory).ok());
+  MakePlaces();
   std::string text;
   for (int i = 0; i < 50; ++i) text += "Tom was happy and Ana was sad. ";
-  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), here + "/text.txt", text).ok());
-  Arguments command = Command(
-      Joined({SaveTo("recovered"), "--set=train.eval_tasks=wikitext103=/proc/self/cwd/text.txt",
-              "--set=train.eval_tasks_interval=6000000"},
-             Joined(Base(3, 1000000), Replacements(1))));
-  const std::string installed = command[0];
-  ASSERT_TRUE(std::filesystem::copy_file(installed, program,
-                                         std::filesystem::copy_options::overwrite_existing));
-  command[0] = program;
-  const std::string log = Path("log.txt");
-  const pid_t pid =
-      StartProgram(Joined({"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", here}, command), log);
-  WaitFor("first step done", log);
-  const std::string next = Path("next");
-  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), next,
-                                  absl::StrCat("#!/bin/sh\ncd '", elsewhere, "' && exec '",
-                                               installed, "' \"$@\"\n"))
-                  .ok());
-  ASSERT_EQ(chmod(next.c_str(), 0700), 0);
-  ASSERT_TRUE(PosixFileSystem().Rename(next, program).ok());
-  Signal(pid, 1, SIGKILL);
-  WaitFor("rank 1 ended with code 31", log);
-  WaitForSteps("recovered", 5, log);
-  kill(pid, SIGTERM);
-  const Outcome outcome = FinishProgram(pid, log);
-  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
-  EXPECT_THAT(outcome.output,
-              HasSubstr("for train.eval_tasks; the others go on without this process"));
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), Path("here/text.txt"), text).ok());
+  ExpectThatAReplacementElsewhereIsLostAlone(
+      {"--set=train.eval_tasks=wikitext103=/proc/self/cwd/text.txt",
+       "--set=train.eval_tasks_interval=6000000"},
+      "for train.eval_tasks; the others go on without this process");
+}
+
+// No file can be made where it stands. It finds that out when the others wait for it.
+TEST_F(PretrainInProcessRecoveryTest, AReplacementThatFailsBeforeItHasTheStateIsLostAlone) {
+  MakePlaces();
+  std::filesystem::create_directory_symlink("/proc/self/fdinfo", Path("elsewhere/states"));
+  ExpectThatAReplacementElsewhereIsLostAlone(
+      {"--set=optimizer.sgd_momentum=0.9", "--set=optimizer.optimizer_cpu_offload=true",
+       "--set=optimizer.optimizer_offload_path=/proc/self/cwd/states",
+       "--set=checkpoint.save_interval=5"},
+      "; the others go on without this process");
 }
 
 // With a few more addresses a rank meets the others anew, and lacks those of a rank's usual need.

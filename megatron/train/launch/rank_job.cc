@@ -65,6 +65,15 @@ absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& stat
       mine ? kExitConfig : kExitPeerLost);
 }
 
+// The error of a process that does not know whether the others have made a world with it. Those
+// that have go on in that, and miss this process; one that came again might decide for them.
+absl::Status LostAlone(const absl::Status& status) {
+  return WithExitCode(
+      absl::Status(status.code(), absl::StrCat("it did not hear whether all had made their group: ",
+                                               status.message())),
+      kExitHang);
+}
+
 TcpWorldOptions WorldOptions(const LaunchEnvironment& launch, const RanksOptions& options) {
   TcpWorldOptions world;
   world.connect_deadline = options.start_timeout;
@@ -177,8 +186,14 @@ absl::StatusOr<bool> RankJob::MakeFirstWorld(bool is_late) {
       MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
     } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
       // A rank was lost that this one had met. The process in its place begins another attempt.
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, AwaitAttemptAfter(attempt, deadline));
-      if (!goes_on) return status;
+      // Where only a connection has ended there is no such process.
+      const absl::Time patience = SteadyNow() + options_.heartbeat_timeout;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on,
+                                AwaitAttemptAfter(attempt, std::min(deadline, patience)));
+      if (!goes_on && (SteadyNow() >= deadline || StopSignal() != 0)) return status;
+      if (!goes_on) {
+        MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
+      }
     } else if (!absl::IsCancelled(status)) {
       return status;
     }
@@ -197,9 +212,11 @@ absl::Status RankJob::MakeWorld(RegroupPlan plan) {
     return over.ok() && *over;
   };
   const auto agree = [&](const TcpWorld& world) -> absl::Status {
-    MEGATRON_ASSIGN_OR_RETURN(const bool have_made,
-                              regroup_->Agree(plan, [&] { return world.status().ok(); }));
-    if (have_made) return absl::OkStatus();
+    const absl::StatusOr<bool> have_made =
+        regroup_->Agree(plan, [&] { return world.status().ok(); });
+    reached_ = have_made.ok();
+    MEGATRON_RETURN_IF_ERROR(have_made.status());
+    if (*have_made) return absl::OkStatus();
     MEGATRON_RETURN_IF_ERROR(world.status());
     return absl::CancelledError("another rank could not make the same group");
   };
@@ -234,6 +251,7 @@ absl::StatusOr<bool> RankJob::JoinAsSpare() {
     if (plan->ends) return WithExitCode(absl::UnavailableError(plan->reason), kExitPeerLost);
     last = MakeWorld(*std::move(plan));
     if (last.ok()) return true;
+    if (!reached_) return LostAlone(last);
   }
   // The code of a process that ends while the others go on.
   return WithExitCode(
@@ -259,6 +277,7 @@ absl::StatusOr<bool> RankJob::Regroup(const std::vector<KeptPart>& kept,
     if (plan->RankOf(regroup_->comer()) < 0) return JoinAsSpare();
     last = MakeWorld(*std::move(plan));
     if (last.ok()) return true;
+    if (!reached_) return LostAlone(last);
   }
   return WithExitCode(last, kExitPeerLost);
 }

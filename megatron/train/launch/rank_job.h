@@ -52,7 +52,8 @@ class RankJob {
   const RegroupPlan* plan() const { return plan_ ? &*plan_ : nullptr; }
 
   // Meets the other processes of the job, and makes a world of those that go on. `kept` is that of
-  // Comer. False: they ended without this process. Errors carry an exit code.
+  // Comer. False: they ended without this process. Errors carry an exit code: kExitHang if this
+  // process is lost alone, since it did not join the others or does not know whether it has.
   absl::StatusOr<bool> Regroup(const std::vector<KeptPart>& kept, const RegroupRules& rules);
   // Whether this process is the one that tells the error of the last Regroup.
   bool tells() const { return regroup_->leads() || !reached_; }
@@ -77,9 +78,11 @@ class RankJob {
   // Makes the world of the launch. False: the others have one without this process.
   absl::StatusOr<bool> MakeFirstWorld(bool is_late);
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;
-  // Comes to one rendezvous after another. False: they ended without this process. An error with
-  // kExitHang: the world with this process could not be made several times.
+  // Comes to one rendezvous after another. False: they ended without this process. Errors are those
+  // of Regroup: with kExitHang, too, where the world with this process could not be made several
+  // times.
   absl::StatusOr<bool> JoinAsSpare();
+  // After an error reached_ says whether the store could answer.
   absl::Status MakeWorld(RegroupPlan plan);
 
   const LaunchEnvironment launched_;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -196,6 +198,63 @@ TEST(RankJobTest, ARankThatIsLostAsItConnectsToTheOthersIsStartedAgainAndTheyFol
   }
 }
 
+// The connections of rank 2 to the first rank end, and its process stays.
+TEST(RankJobTest, RanksThatMissOneWhichHasNotEndedBeginAnotherAttempt) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const auto launch_of = [&](int rank) {
+    return LaunchOf(rank, kRanks, (*server)->endpoint().port);
+  };
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.start_timeout = absl::Minutes(1);
+  options.heartbeat_timeout = absl::Seconds(3);
+  std::vector<std::unique_ptr<RankJob>> jobs(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options, "");
+      ASSERT_THAT(job, IsOk());
+      jobs[rank] = *std::move(job);
+    });
+  }
+  bool is_cut = true;
+  TcpWorldOptions world;
+  world.route = [&](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+    if (peer == 0 || !is_cut) return address;
+    return absl::AbortedError("cut");
+  };
+  std::unique_ptr<TcpJob> last;
+  threads.emplace_back([&] {
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret, world);
+    ASSERT_THAT(job, IsOk());
+    last = *std::move(job);
+    Regroup regroup(&last->store(), kHeartbeatTimeout);
+    EXPECT_THAT(last->MakeWorld(2, kRanks, "world", absl::Minutes(1)),
+                StatusIs(absl::StatusCode::kAborted));
+    is_cut = false;
+    const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+    absl::Status followed = absl::UnavailableError("no attempt was begun");
+    while (!followed.ok() && SteadyNow() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+      const int64_t attempt = regroup.NewestAttempt().value_or(0);
+      if (attempt == 0) continue;
+      followed =
+          last->MakeWorld(2, kRanks, absl::StrCat("world.attempt.", attempt), absl::Minutes(1),
+                          [&] { return regroup.IsOver(attempt).value_or(false); });
+    }
+    EXPECT_THAT(followed, IsOk());
+  });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    ASSERT_NE(jobs[rank], nullptr) << rank;
+    EXPECT_EQ(jobs[rank]->plan(), nullptr);
+    EXPECT_EQ(jobs[rank]->world().size(), kRanks);
+  }
+}
+
 // Ranks 0 and 1 make the first world with one configuration; then a process comes for rank 1.
 TEST(RankJobTest, AProcessWithAnotherConfigurationThanTheRunDoesNotComeToTheOthers) {
   const JobSecret secret = JobSecret::Random();
@@ -278,6 +337,52 @@ TEST(RankJobTest, AProcessThatCannotJoinTheOthersEndsAndLeavesThemAlone) {
   joiner.join();
   EXPECT_THAT(joined, StatusIs(absl::StatusCode::kCancelled, HasSubstr("could not join")));
   EXPECT_EQ(ExitCodeOf(joined.status()), kExitHang);
+}
+
+// The store ends when the other rank has made the next world: nobody knows what becomes of it.
+TEST(RankJobTest, AProcessThatDoesNotHearWhetherAllHaveMadeTheNextWorldIsLostAlone) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->endpoint().port;
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.heartbeat_timeout = kHeartbeatTimeout;
+  absl::StatusOr<std::unique_ptr<RankJob>> job = absl::UnknownError("");
+  std::thread joiner([&] { job = RankJob::Join(LaunchOf(0, 2, port), options, ""); });
+  const absl::StatusOr<std::unique_ptr<TcpJob>> other = TcpJob::Meet(LaunchOf(1, 2, port), secret);
+  EXPECT_THAT(other, IsOk());
+  if (other.ok()) {
+    EXPECT_THAT((*other)->MakeWorld(1, 2, "world", absl::Minutes(1)), IsOk());
+  }
+  joiner.join();
+  ASSERT_TRUE(job.ok() && other.ok()) << job.status() << other.status();
+
+  RegroupRules rules;
+  rules.sizes.data = rules.most_data_size = 2;
+  rules.fits = [](int64_t) { return true; };
+  rules.from_checkpoint = true;
+  absl::StatusOr<bool> goes_on = true;
+  std::thread member([&] { goes_on = (*job)->Regroup({}, rules); });
+  Regroup regroup(&(*other)->store(), kHeartbeatTimeout);
+  EXPECT_THAT(regroup.IsOpen(), IsOkAndHolds(true));
+  const absl::StatusOr<RegroupPlan> plan = regroup.MeetAsMember(
+      {1, "host", 1, {}},
+      [] {
+        return std::vector<int>{0, 1};
+      },
+      [&](const std::vector<Comer>& comers) { return PlanRegroup(comers, rules); });
+  EXPECT_THAT(plan, IsOk());
+  if (plan.ok()) {
+    EXPECT_THAT((*other)->MakeWorld(plan->RankOf(regroup.comer()), 2, "world.1", absl::Minutes(1)),
+                IsOk());
+  }
+  server->reset();
+  member.join();
+  EXPECT_FALSE(goes_on.ok());
+  EXPECT_EQ(ExitCodeOf(goes_on.status()), kExitHang) << goes_on.status();
+  EXPECT_TRUE((*job)->tells());
 }
 
 // The second rank of two, in a process of its own. Returns 0 if it has followed the first one to

@@ -86,6 +86,17 @@ int64_t SamplesAfter(const std::vector<BatchSizeStep>& steps, int64_t last_size,
   return taken + iterations * last_size;
 }
 
+// Returns the most iterations, up to `most`, after which there have been no more than `samples`.
+int64_t IterationsOf(const std::vector<BatchSizeStep>& steps, int64_t last_size, int64_t taken,
+                     int64_t samples, int64_t most) {
+  int64_t enough = 0;
+  for (int64_t too_many = most + 1; enough + 1 < too_many;) {
+    const int64_t middle = enough + (too_many - enough) / 2;
+    (SamplesAfter(steps, last_size, taken, middle) <= samples ? enough : too_many) = middle;
+  }
+  return enough;
+}
+
 // The samples that have been taken are known by their number alone.
 absl::Status CheckSharding(const CheckpointReader& checkpoint, const config::PretrainConfig& saved,
                            const config::PretrainConfig& config) {
@@ -134,7 +145,8 @@ absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::Pret
 }
 
 absl::Status CheckSamplesLeft(const CheckpointReader& checkpoint,
-                              const config::PretrainConfig& config, int64_t num_samples) {
+                              const config::PretrainConfig& config, int64_t num_samples,
+                              absl::FunctionRef<void(const std::string&)> warn) {
   const config::TrainConfig& training = config.train();
   // Each phase has data for all iterations, and begins with the first sample.
   if (training.phase_transition_iterations_size() > 0) return absl::OkStatus();
@@ -145,16 +157,30 @@ absl::Status CheckSamplesLeft(const CheckpointReader& checkpoint,
   if (!iteration.ok() || !taken.ok() || !steps.ok()) return absl::OkStatus();
   const int64_t iterations = training.train_iters() - *iteration;
   if (iterations <= 0) return absl::OkStatus();
-  const int64_t needed = SamplesAfter(*steps, training.global_batch_size(), *taken, iterations);
+  const int64_t batch = training.global_batch_size();
+  const int64_t needed = SamplesAfter(*steps, batch, *taken, iterations);
   if (needed <= num_samples) return absl::OkStatus();
+  const std::string what =
+      absl::StrCat("train.global_batch_size: ", checkpoint.directory(), " has taken ", *taken,
+                   " samples, and the iterations from ", *iteration + 1, " to ",
+                   training.train_iters(), " take ", needed - *taken,
+                   "; the training data that are drawn for their batches end after ", num_samples);
+  const int64_t left = IterationsOf(*steps, batch, *taken, num_samples, iterations);
+  if (left > 0) {
+    const int64_t last = *iteration + left, missing = needed - num_samples;
+    warn(absl::StrCat(what, ", so that training ends with an error after iteration ", last,
+                      ": with train.exit_interval = ", last,
+                      " it saves there and ends; continue with the batches of the checkpoint, or "
+                      "with train.train_iters = ",
+                      training.train_iters() + (missing + batch - 1) / batch,
+                      ", for which more are drawn, to go further"));
+    return absl::OkStatus();
+  }
   return WithExitCode(
       absl::FailedPreconditionError(absl::StrCat(
-          "train.global_batch_size: ", checkpoint.directory(), " has taken ", *taken,
-          " samples, and the iterations from ", *iteration + 1, " to ", training.train_iters(),
-          " take ", needed - *taken,
-          "; the training data that are drawn for their batches end after ", num_samples,
-          ": continue with the batches of the checkpoint, or begin another run with its weights "
-          "(checkpoint.finetune)")),
+          what,
+          ": continue with the batches of the checkpoint, or with a larger train.train_iters, for "
+          "which more are drawn, or begin another run with its weights (checkpoint.finetune)")),
       kExitConfig);
 }
 

@@ -42,11 +42,13 @@ absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOpt
 absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
                           const ConfigLocations& written);
 
-// Returns an error with kExitConfig if the training data, which have `num_samples` samples, end
-// before the run that continues the checkpoint. They are drawn for iterations of its own batches,
-// and those before may have taken more.
+// Tells `warn` at which iteration the training data end, which have `num_samples` samples, if that
+// is before the run that continues the checkpoint does. They are drawn for iterations of its own
+// batches, and those before may have taken more. Returns an error with kExitConfig if not one
+// iteration is left.
 absl::Status CheckSamplesLeft(const CheckpointReader& checkpoint,
-                              const config::PretrainConfig& config, int64_t num_samples);
+                              const config::PretrainConfig& config, int64_t num_samples,
+                              absl::FunctionRef<void(const std::string&)> warn);
 
 }  // namespace megatron
 

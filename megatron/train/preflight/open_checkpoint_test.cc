@@ -19,7 +19,10 @@ namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -142,7 +145,9 @@ class CheckBatchesTest : public ::testing::Test {
   absl::Status CheckLeft(const std::vector<std::string>& overrides, int64_t num_samples) {
     const ParsedConfig now = ParseConfig(kConfig, "x", overrides);
     EXPECT_TRUE(now.errors.empty());
-    return CheckSamplesLeft(Open(), now.config, num_samples);
+    warnings_.clear();
+    return CheckSamplesLeft(Open(), now.config, num_samples,
+                            [this](const std::string& warning) { warnings_.push_back(warning); });
   }
 
   static constexpr char kConfig[] =
@@ -151,6 +156,7 @@ class CheckBatchesTest : public ::testing::Test {
       "data { dataloader_type: cyclic data_sharding: true }\n";
 
   MemoryFileSystem fs_;
+  std::vector<std::string> warnings_;
 };
 
 TEST_F(CheckBatchesTest, AnOrderOfOneNumberOfRanksIsNotContinuedWithAnother) {
@@ -170,8 +176,19 @@ TEST_F(CheckBatchesTest, AnOrderOfOneNumberOfRanksIsNotContinuedWithAnother) {
 TEST_F(CheckBatchesTest, SmallerBatchesMayNeedMoreSamplesThanAreDrawnForThem) {
   // 60 samples in 5 iterations of 12, and 5 iterations more.
   EXPECT_THAT(CheckLeft({}, 120), IsOk());
-  EXPECT_THAT(CheckLeft({}, 119), Not(IsOk()));
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_THAT(CheckLeft({}, 119), IsOk());
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("ends with an error after iteration 9:")));
   EXPECT_THAT(CheckLeft({"train.global_batch_size=6"}, 90), IsOk());
+  EXPECT_THAT(warnings_, IsEmpty());
+  // What is drawn for 12 iterations of 6, and for the number of them that suffices for 12.
+  EXPECT_THAT(CheckLeft({"train.global_batch_size=6", "train.train_iters=12"}, 72), IsOk());
+  EXPECT_THAT(warnings_,
+              ElementsAre(AllOf(HasSubstr("has taken 60 samples, and the iterations from 6 to 12 "
+                                          "take 42; the training data that are drawn for their "
+                                          "batches end after 72, so that training ends with an "
+                                          "error after iteration 7: "),
+                                HasSubstr("with train.train_iters = 17, for which more"))));
   const absl::Status status = CheckLeft({"train.global_batch_size=6"}, 60);
   EXPECT_EQ(ExitCodeOf(status), kExitConfig);
   EXPECT_THAT(std::string(status.message()),
@@ -182,7 +199,10 @@ TEST_F(CheckBatchesTest, SmallerBatchesMayNeedMoreSamplesThanAreDrawnForThem) {
   // Three iterations of 9, of which the last begins before sample 84, and two of 12.
   constexpr char kGrowing[] = "train.rampup_batch_size={start: 3 increment: 3 samples: 84}";
   EXPECT_THAT(CheckLeft({kGrowing}, 111), IsOk());
-  EXPECT_THAT(CheckLeft({kGrowing}, 110), Not(IsOk()));
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_THAT(CheckLeft({kGrowing}, 110), IsOk());
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("ends with an error after iteration 9:")));
+  EXPECT_THAT(CheckLeft({kGrowing}, 68), Not(IsOk()));
   // The data of a phase begin with their first sample.
   EXPECT_THAT(CheckLeft({"train.phase_transition_iterations=[5]"}, 60), IsOk());
 }

@@ -90,9 +90,10 @@ std::string LocalDirectoryHere(const CheckpointOptions& options) {
   return LocalDirectory(options.local_save, ProcessEnvironment()).value_or("");
 }
 
-absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOptions& options,
-                                          int ranks, const ProcessGroup& processes,
-                                          absl::FunctionRef<void(const std::string&)> warn) {
+absl::StatusOr<LocalPlace> OpenLocalPlace(
+    FileSystem& fs, const CheckpointOptions& options, int ranks, const ProcessGroup& processes,
+    absl::FunctionRef<absl::Status(const absl::Status&)> agree,
+    absl::FunctionRef<void(const std::string&)> warn) {
   if (options.local_save.empty()) return LocalPlace();
   Consensus consensus(processes);
   const bool is_first = processes.rank() == 0;
@@ -103,13 +104,13 @@ absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOption
     name = NameOfRun(fs, options.save);
     status = WithExitCode(name.status(), kExitIo);
   }
-  MEGATRON_RETURN_IF_ERROR(consensus.FirstFailure(status));
+  MEGATRON_RETURN_IF_ERROR(agree(status));
   const std::string own = JoinPath(*directory, consensus.OfFirst(*name));
   const std::string start = consensus.OfFirst(NewName());
-  const Agreement agree = [&consensus](absl::Status mine) {
+  const Agreement agree_in_save = [&consensus](absl::Status mine) {
     return consensus.FirstFailure(WithExitCode(NamesField("checkpoint.local_save", mine), kExitIo));
   };
-  absl::StatusOr<LocalPlace> place = FindMachines(fs, own, start, processes, agree);
+  absl::StatusOr<LocalPlace> place = FindMachines(fs, own, start, processes, agree_in_save);
   MEGATRON_RETURN_IF_ERROR(WithExitCode(processes.status(), kExitPeerLost));
   if (!place.ok()) {
     warn(absl::StrCat(place.status().message(),

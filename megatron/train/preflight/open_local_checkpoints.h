@@ -31,13 +31,15 @@ absl::StatusOr<std::string> LocalDirectory(const std::string& local_save,
 std::string LocalDirectoryHere(const CheckpointOptions& options);
 
 // Returns where this process's ranks save local checkpoints; nothing without checkpoint.local_save.
-// All processes of the run call it, after checkpoint.save is there; all get the same error, which
-// carries kExitConfig, kExitIo or kExitPeerLost. A process alone has all `ranks`. `warn` hears that
-// there are too few machines for checkpoint.peer_copies, and that the directory of a process can't
-// be written: then there is no place for any of them.
-absl::StatusOr<LocalPlace> OpenLocalPlace(FileSystem& fs, const CheckpointOptions& options,
-                                          int ranks, const ProcessGroup& processes,
-                                          absl::FunctionRef<void(const std::string&)> warn);
+// All processes of the run call it, after checkpoint.save is there. `agree` returns the error that
+// counts, of those of all processes: one that begins with kExitConfig or kExitIo. Later errors
+// carry kExitPeerLost. A process alone has all `ranks`. `warn` hears that there are too few
+// machines for checkpoint.peer_copies, and that the directory of a process can't be written: then
+// there is no place for any of them.
+absl::StatusOr<LocalPlace> OpenLocalPlace(
+    FileSystem& fs, const CheckpointOptions& options, int ranks, const ProcessGroup& processes,
+    absl::FunctionRef<absl::Status(const absl::Status&)> agree,
+    absl::FunctionRef<void(const std::string&)> warn);
 
 // Lets the run start from its newest local checkpoint, if that is newer than its own checkpoint in
 // `start`. All processes call it. `tell` gets a line about what is taken, `warn` what is wrong with

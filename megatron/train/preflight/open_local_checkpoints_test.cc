@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -68,13 +69,16 @@ class OpenLocalCheckpointsTest : public ::testing::Test {
     return state;
   }
 
+  // What a process alone agrees on.
+  static absl::Status Alone(const absl::Status& mine) { return mine; }
+
   std::function<void(const std::string&)> Note() {
     return [this](const std::string& line) { told_.push_back(line); };
   }
 
   void SaveLocal(int64_t iteration) {
     const absl::StatusOr<LocalPlace> place =
-        OpenLocalPlace(fs_, options_, 1, ProcessGroup(), Note());
+        OpenLocalPlace(fs_, options_, 1, ProcessGroup(), Alone, Note());
     ASSERT_THAT(place, IsOk());
     LocalSaveOptions save;
     save.place = *place;
@@ -100,7 +104,7 @@ class OpenLocalCheckpointsTest : public ::testing::Test {
     absl::StatusOr<StartingPoint> start = OpenCheckpoint(fs_, options_, tell);
     EXPECT_THAT(start, IsOk());
     const absl::StatusOr<LocalPlace> place =
-        OpenLocalPlace(fs_, options_, 1, ProcessGroup(), Note());
+        OpenLocalPlace(fs_, options_, 1, ProcessGroup(), Alone, Note());
     EXPECT_THAT(place, IsOk());
     EXPECT_THAT(
         PreferLocalCheckpoint(fs_, options_, kRunId, *place, ProcessGroup(), tell, tell, &*start),
@@ -149,7 +153,8 @@ TEST_F(OpenLocalCheckpointsTest, OwnLocalCheckpointsComeBeforeThoseThatWereLoade
 
 TEST_F(OpenLocalCheckpointsTest, WithoutAnotherMachineThereAreNoCopies) {
   options_.peer_copies = 1;
-  const absl::StatusOr<LocalPlace> place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note());
+  const absl::StatusOr<LocalPlace> place =
+      OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Alone, Note());
   ASSERT_THAT(place, IsOk());
   EXPECT_THAT(place->machines, ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(told_, ElementsAre("checkpoint.peer_copies = 1: all ranks have one "
@@ -158,7 +163,8 @@ TEST_F(OpenLocalCheckpointsTest, WithoutAnotherMachineThereAreNoCopies) {
 
 TEST_F(OpenLocalCheckpointsTest, WhereThereIsNoRoomTrainingGoesOnWithoutThem) {
   ASSERT_THAT(WriteFileAtomically(fs_, "/local", "a file"), IsOk());
-  absl::StatusOr<LocalPlace> place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note());
+  absl::StatusOr<LocalPlace> place =
+      OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Alone, Note());
   ASSERT_THAT(place, IsOk());
   EXPECT_EQ(place->directory, "");
   EXPECT_THAT(told_, ElementsAre(AllOf(HasSubstr("checkpoint.local_save: "), HasSubstr("/local"),
@@ -171,19 +177,33 @@ TEST_F(OpenLocalCheckpointsTest, WhereThereIsNoRoomTrainingGoesOnWithoutThem) {
 
   // The next start has them again.
   ASSERT_THAT(fs_.Remove("/local"), IsOk());
-  place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note());
+  place = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Alone, Note());
   ASSERT_THAT(place, IsOk());
   EXPECT_THAT(place->directory, HasSubstr("/local/"));
 }
 
 TEST_F(OpenLocalCheckpointsTest, WhatCannotBeIsRefused) {
   ASSERT_THAT(WriteFileAtomically(fs_, "/save/local_checkpoints.txt", "../../etc\n"), IsOk());
-  const absl::Status status = OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note()).status();
+  const absl::Status status =
+      OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Alone, Note()).status();
   EXPECT_EQ(ExitCodeOf(status), kExitIo);
   EXPECT_THAT(std::string(status.message()), HasSubstr("holds no name of local checkpoints"));
   options_.local_save = "$NO_SUCH_VARIABLE/x";
-  EXPECT_EQ(ExitCodeOf(OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Note()).status()),
+  EXPECT_EQ(ExitCodeOf(OpenLocalPlace(fs_, options_, 4, ProcessGroup(), Alone, Note()).status()),
             kExitConfig);
+}
+
+// As that of a process that the others go on without.
+TEST_F(OpenLocalCheckpointsTest, TheAgreementSaysWhoseErrorAVariableThatIsMissingIs) {
+  options_.local_save = "$NO_SUCH_VARIABLE/x";
+  const auto leave = [](const absl::Status& mine) {
+    EXPECT_EQ(ExitCodeOf(mine), kExitConfig);
+    return WithExitCode(absl::Status(mine.code(), mine.message()), kExitHang);
+  };
+  const absl::Status status =
+      OpenLocalPlace(fs_, options_, 4, ProcessGroup(), leave, Note()).status();
+  EXPECT_EQ(ExitCodeOf(status), kExitHang);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no variable 'NO_SUCH_VARIABLE'"));
 }
 
 }  // namespace

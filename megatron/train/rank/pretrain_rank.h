@@ -40,6 +40,8 @@ class PretrainRank {
   // holds the error, and the caller ends the other ranks.
   ExitCode Run();
 
+  // Whether it has had a state to train with.
+  bool has_state() const { return has_state_; }
   // Whether it has left so that other processes become ranks of the run.
   bool makes_room() const { return makes_room_; }
   // Copies what ranks go on from to `kept`, after Run(): also what they began with, unless all have
