@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -95,14 +96,13 @@ void AddHierarchical(const RunOptions& options, const RankGrid& dense, const Ran
 // The ledger's names of host memory begin with it.
 constexpr absl::string_view kHostPrefix = "host/";
 
-// Returns the bytes that an element of the parameter has in a checkpoint.
+// Returns the most bytes that an element of the parameter has in a checkpoint.
 int64_t SavedBytesOfElement(const ParameterBuffers& buffers, const Parameter& parameter) {
   int64_t bytes = SizeOf(buffers.options().model_dtype);
   if (parameter.frozen) return bytes;
   if (buffers.has_masters()) bytes += SizeOf(DType::kFloat32);
   for (const OptimizerState& state : buffers.options().states) {
-    if (state.Has(parameter) && !state.restarts && !state.is_delayed_gradient)
-      bytes += SizeOf(state.dtype);
+    if (state.Has(parameter) && !state.restarts) bytes += SizeOf(state.dtype);
   }
   return bytes;
 }
@@ -141,16 +141,31 @@ int64_t SavedBesideParameters(Trainer& trainer, int64_t saved_bytes, int64_t ran
          ManifestRoom(tensors, pieces, saved_bytes + bytes, SaveOptions().chunk_bytes);
 }
 
+// Gives the trainer what a checkpoint may have besides: weights of the rank's own, and an update to
+// come.
+void MakeCheckpointLargest(Trainer& trainer) {
+  const auto differs = [](const OptimizerState& state) { return state.differs; };
+  if (absl::c_any_of(trainer.buffers().options().states, differs))
+    trainer.optimizer().set_local_rates(1);
+  if (!trainer.optimizer().delays()) return;
+  PendingUpdate pending;
+  pending.exists = true;
+  trainer.optimizer().set_pending(pending);
+}
+
 // Plans the rank's shard of a checkpoint, and what of a checkpoint is of its stage, which has
-// `ranks` ranks.
+// `ranks` ranks. The trainer is of no other use then.
 void AddCheckpoint(Trainer& trainer, int64_t ranks, RankPlan* plan) {
+  MakeCheckpointLargest(trainer);
   plan->shard_bytes = kShardHeaderBytes;
   for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
     if (block.replica == 0) plan->shard_bytes += block.tensor.bytes();
   }
+  std::set<std::string> counted;
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
     const Parameter& parameter = *flat.parameter;
-    if (parameter.tied && !parameter.owner) continue;  // another stage saves it
+    if (parameter.tied && !parameter.owner) continue;      // another stage saves it
+    if (!counted.insert(parameter.name).second) continue;  // the rank has two blocks of it
     plan->saved_bytes +=
         parameter.sharding.global_shape.numel() * SavedBytesOfElement(trainer.buffers(), parameter);
   }
