@@ -82,6 +82,9 @@ TEST_F(PretrainLimitsTest, ACheckpointTakesNoMoreThanThePlannedRoom) {
        "--set=model.num_query_groups=2", "--set=parallel.tensor_model_parallel_size=4"},
       {"--set=model.hidden_size=128", "--set=optimizer.optimizer_cpu_offload=true",
        "--set=optimizer.delayed_update=true", "--set=optimizer.delayed_update_warmup_steps=1"},
+      {"--set=model.hidden_size=128", "--set=parallel.data_parallel_size=2",
+       "--set=parallel.use_distributed_optimizer=true",
+       "--set=parallel.num_distributed_optimizer_instances=2", "--set=diloco.sync_every=3"},
       // Ranks have states of their own after the last step.
       {"--set=model.hidden_size=128", "--set=parallel.data_parallel_size=2",
        "--set=optimizer.optimizer=zero_one_adam", "--set=optimizer.var_freeze_step=1",
