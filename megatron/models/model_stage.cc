@@ -208,11 +208,15 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
     ctx.grid = setup_.tensor_grid;
     ctx.first_column = options_.transformer.grid.column * HiddenColumns();
   }
+  CHECK_LT(item.slot, static_cast<int>(memory.slots[item.chunk].size()));
   ctx.saved = memory.slots[item.chunk][item.slot].get();
   ctx.scratch = &memory.scratch;
   ctx.recompute = &memory.recompute;
   ctx.host_copies = memory.host_copies.get();
-  if (item.deferred_slot >= 0) ctx.deferred = memory.deferred[item.chunk][item.deferred_slot].get();
+  if (item.deferred_slot >= 0) {
+    CHECK_LT(item.deferred_slot, static_cast<int>(memory.deferred[item.chunk].size()));
+    ctx.deferred = memory.deferred[item.chunk][item.deferred_slot].get();
+  }
   ctx.batch = &batch(item.microbatch);
   if (step_.inner_batches != nullptr) ctx.inner = &(*step_.inner_batches)[item.microbatch];
   ctx.seed = options_.dropout_seed;

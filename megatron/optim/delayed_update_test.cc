@@ -29,7 +29,7 @@ class DelayedUpdateTest : public testing::Test {
     model->Add("matrix", Replicated({8, 5}));
     model->Add("vector", Replicated({7}), /*decays=*/false);
     model->parameters.front()->is_embedding_or_output = true;
-    model->parameters.back()->has_scaled_lr = true;
+    for (const auto& parameter : model->parameters) parameter->has_scaled_lr = true;
     model->Build();
     model->buffers->InitializeWeights(/*seed=*/7, Stream::Inline());
   }
@@ -39,11 +39,11 @@ class DelayedUpdateTest : public testing::Test {
                                                      : ToFloat(parameter.data.data<BFloat16>()[i]);
   }
 
-  // A schedule in which all numbers change from step to step.
+  // A schedule in which all numbers change from step to step, and one is not always there.
   static StepOptions OptionsOf(int step, int64_t prompt_updates) {
     StepOptions options;
     options.lr = 0.01 / step;
-    options.decoupled_lr = 0.02 / step;
+    if (step % 2 == 0) options.decoupled_lr = 0.02 / step;
     options.scaled_lr = 0.005 / step;
     options.weight_decay = 0.01 * step;
     options.loss_scale = std::ldexp(1.0, step % 4);

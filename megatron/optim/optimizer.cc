@@ -263,12 +263,12 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
 }
 
 void Optimizer::Delay(const StepOptions& options, double grad_scale, const Stream& stream) {
-  pending_ = {true,
-              options.lr,
-              options.decoupled_lr.value_or(options.lr),
-              options.scaled_lr.value_or(options.lr),
-              options.weight_decay,
-              grad_scale};
+  pending_.exists = true;
+  pending_.lr = options.lr;
+  pending_.scaled_lr = options.scaled_lr.value_or(options.lr);
+  pending_.weight_decay = options.weight_decay;
+  pending_.decoupled_lr = options.decoupled_lr;
+  pending_.grad_scale = grad_scale;
   const TraceSpan span(stream, TimeCategory::kOptimizer, "keep gradients");
   if (ahead_ != nullptr) return ahead_->TakeGradients();
   for (const OptimizerRange& whole : optimizer_ranges_) {

@@ -3,12 +3,15 @@
 #ifndef MEGATRON_OPTIM_PENDING_UPDATE_H_
 #define MEGATRON_OPTIM_PENDING_UPDATE_H_
 
+#include <optional>
+
 namespace megatron {
 
 // What its own step had besides gradients.
 struct PendingUpdate {
   bool exists = false;
-  double lr = 0, decoupled_lr = 0, scaled_lr = 0, weight_decay = 0;  // StepOptions'
+  double lr = 0, scaled_lr = 0, weight_decay = 0;  // StepOptions'
+  std::optional<double> decoupled_lr;              // likewise
   double grad_scale = 0;  // the factor on the gradients: unscaling and clipping
 };
 

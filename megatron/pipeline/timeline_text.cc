@@ -1,6 +1,7 @@
 #include "megatron/pipeline/timeline_text.h"
 
 #include <cmath>
+#include <cstdint>
 #include <sstream>
 #include <utility>
 
@@ -72,9 +73,13 @@ absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text) {
   MeasuredSchedule measured;
   Schedule& schedule = measured.schedule;
   MEGATRON_RETURN_IF_ERROR(ParseHead(lines.empty() ? "" : lines[0], &schedule));
-  // More stages than lines would be memory for nothing.
-  if (static_cast<size_t>(schedule.stages) >= lines.size())
-    return Wrong(1, "there are stages without an action");
+  // Room for more items than lines would be memory for nothing. Each factor is at most kMost.
+  const int64_t items = int64_t{1} * schedule.stages * schedule.chunks * schedule.microbatches;
+  if (items >= static_cast<int64_t>(lines.size())) {
+    return Wrong(1, absl::StrCat("there are fewer actions than stages times chunks times "
+                                 "micro-batches, ",
+                                 items));
+  }
   schedule.actions.resize(schedule.stages);
   measured.timelines.resize(schedule.stages);
   for (size_t i = 1; i < lines.size(); ++i) {
@@ -87,6 +92,10 @@ absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text) {
       return Wrong(i + 1, "expects 'STAGE ACTION START END'");
     }
     if (stage >= schedule.stages) return Wrong(i + 1, absl::StrCat("there is no stage ", stage));
+    if (timed.action.chunk >= schedule.chunks)
+      return Wrong(i + 1, absl::StrCat("there is no chunk ", timed.action.chunk));
+    if (timed.action.microbatch >= schedule.microbatches)
+      return Wrong(i + 1, absl::StrCat("there is no micro-batch ", timed.action.microbatch));
     Timeline& timeline = measured.timelines[stage];
     const double before = timeline.empty() ? 0 : timeline.back().end;
     if (!(timed.start >= before && timed.end >= timed.start && timed.end < 1e9))

@@ -20,7 +20,9 @@ struct MeasuredSchedule {
 };
 
 std::string TimelineText(const MeasuredSchedule& measured);
-// Returns kInvalidArgument with the number of the line at fault. The schedule need not be right.
+// Returns kInvalidArgument with the number of the line at fault. All actions have a stage, a chunk
+// and a micro-batch that there are, and there are as many as the product of these numbers at least.
+// The schedule need not be right.
 absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text);
 
 // The mean time of each kind of action in each part of the model. A backward that was whole counts

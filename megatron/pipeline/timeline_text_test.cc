@@ -34,12 +34,15 @@ TEST(TimelineTextTest, SaysWhichLineIsWrong) {
   expect("", "line 1: expects 'pipeline");
   expect("pipeline 0 1 1 round-robin\n", "line 1");
   expect("pipeline 1 1 1 sideways\n0 F0 0 1\n", "line 1");
-  expect("pipeline 1000000 1 1 round-robin\n0 F0 0 1\n", "stages without an action");
+  expect("pipeline 1000000 1 1 round-robin\n0 F0 0 1\n", "fewer actions than");
+  expect("pipeline 1 1048576 1048576 round-robin\n0 F0 0 1\n", "fewer actions than");
   expect(head + "0 F0 0\n", "line 2: expects 'STAGE");
   expect(head + "0 X0 0 1\n", "line 2: expects 'STAGE");
   expect(head + "0 F0.1.2 0 1\n", "line 2: expects 'STAGE");
   expect(head + "0 F-1 0 1\n", "line 2: expects 'STAGE");
   expect(head + "1 F0 0 1\n", "line 2: there is no stage 1");
+  expect(head + "0 F0.5 0 1\n", "line 2: there is no chunk 5");
+  expect(head + "0 F0 0 1\n0 B1 1 2\n", "line 3: there is no micro-batch 1");
   expect(head + "0 F0 0 nan\n", "line 2: an action begins before");
   expect(head + "0 F0 0 1\n0 B0 0.5 2\n", "line 3: an action begins before");
 }

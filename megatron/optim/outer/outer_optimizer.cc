@@ -20,6 +20,17 @@ namespace {
 constexpr int64_t kMostPieceElements = int64_t{1} << 20;
 constexpr char kOuterStep[] = "outer step";
 
+// Returns the tensor-parallel ranks that hold the same elements of a parameter; null: there are no
+// others.
+const ProcessGroup* TensorReplicasOf(const Sharding& sharding, const ProcessGroups& groups) {
+  const ProcessGroup* group = sharding.expert_grid ? &groups.expert_tensor : &groups.tensor;
+  if (sharding.sharded.contains(Axis::kTensor)) {
+    if (sharding.tensor_replicas == 1) return nullptr;
+    group = &groups.TensorReplicas(sharding.tensor_replicas);
+  }
+  return group->size() == 1 ? nullptr : group;
+}
+
 }  // namespace
 
 int FragmentOf(const std::string& parameter, int num_fragments) {
@@ -182,6 +193,17 @@ void OuterOptimizer::Sum(const ProcessGroup& islands, const Tensor& gradient,
   }
 }
 
+void OuterOptimizer::KeepAlike(const Piece& piece, const Stream& stream) const {
+  if (!sends_codes()) return;
+  for (int i = piece.bucket->first_parameter; i < piece.bucket->last_parameter; ++i) {
+    const FlatParameter& flat = buffers_->parameters()[i];
+    const FlatRange range = Common(flat.range, piece.range);
+    const ProcessGroup* const group = TensorReplicasOf(flat.parameter->sharding, groups_);
+    if (range.size() == 0 || group == nullptr) continue;
+    group->Broadcast(buffers_->Gradients(*piece.bucket, range), /*root=*/0, stream);
+  }
+}
+
 void OuterOptimizer::Apply(const Piece& piece, double alpha, const Stream& stream) const {
   const int64_t end = piece.range.end;
   for (int64_t begin = piece.range.begin; begin < end; begin += piece_elements_)
@@ -238,6 +260,7 @@ void OuterOptimizer::StepFragment(int fragment, double alpha, const Stream& stre
   for (const Piece& piece : fragments_[fragment]) {
     FormGradient(piece, stream);
     Sum(IslandsOf(*piece.bucket), buffers_->Gradients(*piece.bucket, piece.range), stream);
+    KeepAlike(piece, stream);
     Apply(piece, alpha, stream);
   }
 }
@@ -273,6 +296,7 @@ void OuterOptimizer::Receive(double alpha, const Stream& stream) {
   const TraceSpan span(stream, TimeCategory::kDataParallel, kOuterStep);
   for (const Piece& piece : fragments_[in_flight_.fragment]) {
     Transport(stream, Sums(piece), buffers_->Gradients(*piece.bucket, piece.range));
+    KeepAlike(piece, stream);
     Apply(piece, alpha, stream);
   }
   in_flight_ = {};

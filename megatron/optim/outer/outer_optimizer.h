@@ -25,7 +25,9 @@
 //
 // Islands send each other their global - w in fp32, or in codes of fewer bits (outer_codec.h), each
 // island all of its codes to each other. The codes are rounded once, and their values summed in
-// fp32. The processor does this, wherever the weights are.
+// fp32. The processor does this, wherever the weights are. Codes of an element depend on those
+// around it, which are others on each tensor-parallel rank: the first one sends the others its sums
+// of what they hold alike.
 #ifndef MEGATRON_OPTIM_OUTER_OUTER_OPTIMIZER_H_
 #define MEGATRON_OPTIM_OUTER_OUTER_OPTIMIZER_H_
 
@@ -137,6 +139,9 @@ class OuterOptimizer {
   Tensor Sums(const Piece& piece) const;
   // Forms what this island sends: the gradients become global - masters.
   void FormGradient(const Piece& piece, const Stream& stream) const;
+  // Makes the sums of codes, which are in the gradients, those of the first tensor-parallel rank
+  // where all of these hold the same elements.
+  void KeepAlike(const Piece& piece, const Stream& stream) const;
   // Makes of the sum over islands, which is in the gradients, the new masters and the global copy.
   void Apply(const Piece& piece, double alpha, const Stream& stream) const;
   void ApplyPart(const Bucket& bucket, const FlatRange& range, double alpha,

@@ -105,5 +105,25 @@ TEST(ReplicaCheckLayoutTest, QuantizedWeightsAndGradients) {
   }
 }
 
+// With a delay the sums of step 2 are applied after step 3.
+TEST(ReplicaCheckLayoutTest, OuterGradientsInCodes) {
+  std::vector<Layout> layouts(4);
+  for (Layout& layout : layouts) layout.tensor = layout.data = layout.optimizer_instances = 2;
+  layouts[1].sequence_parallel = true;
+  layouts[2].data = 4;
+  layouts[2].sharding = DataSharding::kStates;
+  layouts[3].tensor = 4;  // ranks that share a group of heads
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  run.outer.sync_every = 2;
+  for (const OuterGradientType type : {OuterGradientType::kInt8, OuterGradientType::kE3M0}) {
+    for (const int64_t delay : {0, 1}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(type) << ", delay " << delay);
+      run.outer.gradient_type = type;
+      run.outer.sync_delay = delay;
+      ExpectNothingIsFound(run, layouts);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megatron

@@ -58,5 +58,20 @@ TEST(ScheduleEquivalenceTest, ZbVGivesTheFirstLossesOfOneRank) {
   }
 }
 
+// A step of two micro-batches has more of them in a stage's second chunk than one of a whole group.
+TEST(ScheduleEquivalenceTest, ShorterStepsOfARampHaveTheSlotsThatTheyNeed) {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  run.batch_size.steps = {{0, 4}, {4, 8}};
+  run.microbatch_group = 4;
+  const LayoutOutcome want = Train(run, {});
+  Layout layout;
+  layout.pipeline = layout.chunks = layout.data = 2;
+  const LayoutOutcome got = Train(run, layout);
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], 2e-6 * want.losses[i]);
+    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]);
+  }
+}
+
 }  // namespace
 }  // namespace megatron

@@ -1,6 +1,7 @@
 // The memory that a trainer needs, measured on the meta device.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/status/status.h"
 #include "glog/logging.h"
@@ -11,14 +12,13 @@
 
 namespace megatron {
 
-// Returns the numbers of micro-batches of the steps that may need the most memory: that of the
-// longest step, but all numbers for ZB-V, whose order differs for each.
+// A step of one part alone needs the most memory if it is the longest.
 std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
-  std::vector<int64_t> counts = {options_.packing.max_micro_batches};
-  if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV) return counts;
+  std::set<int64_t> counts = {options_.packing.max_micro_batches};
+  if (options_.placement.parts() == 1) return {counts.begin(), counts.end()};
   for (const BatchSizeStep& step : options_.batch_size.steps)
-    counts.push_back(options_.batch_size.MicroBatchesOf(step.size));
-  return counts;
+    counts.insert(options_.batch_size.MicroBatchesOf(step.size));
+  return {counts.begin(), counts.end()};
 }
 
 // Kept tokens take memory of their own. So a step that keeps nearly all of them takes more than one
@@ -36,7 +36,13 @@ StageMemorySizes Trainer::Measure() {
   packer_.PackShapes(micro_batches);
   if (inner_packer_ != nullptr) inner_packer_->PackShapes(micro_batches);
   std::vector<StagePlan> plans;
-  for (int64_t count : MicroBatchesToMeasure()) plans.push_back(plans_.Make(count));
+  const std::vector<int64_t> counts = MicroBatchesToMeasure();
+  CHECK_EQ(counts.back(), micro_batches);
+  // The order of ZB-V differs for each number.
+  if (options_.pipeline_schedule == ScheduleKind::kZeroBubbleV) {
+    for (size_t i = 0; i + 1 < counts.size(); ++i) plans.push_back(plans_.Make(counts[i]));
+  }
+  plans.push_back(plans_.MakeWithSlotsForAll(counts));
   plans.push_back(plans_.Forward(micro_batches));
   StageMemorySizes slots;
   slots.slots.assign(options_.placement.chunks, {0, 0});

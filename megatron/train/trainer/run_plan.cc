@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -95,16 +96,34 @@ void AddHierarchical(const RunOptions& options, const RankGrid& dense, const Ran
 // The ledger's names of host memory begin with it.
 constexpr absl::string_view kHostPrefix = "host/";
 
-// Returns the bytes that an element of the parameter has in a checkpoint.
-int64_t SavedBytesOfElement(const ParameterBuffers& buffers, const Parameter& parameter) {
+// Returns the most bytes that an element of the parameter has in a checkpoint.
+int64_t SavedBytesOfElement(Trainer& trainer, const Parameter& parameter) {
+  const ParameterBuffers& buffers = trainer.buffers();
+  const int64_t master = SizeOf(DType::kFloat32);
   int64_t bytes = SizeOf(buffers.options().model_dtype);
   if (parameter.frozen) return bytes;
-  if (buffers.has_masters()) bytes += SizeOf(DType::kFloat32);
+  if (buffers.has_masters()) bytes += master;
+  int64_t states = 0;
   for (const OptimizerState& state : buffers.options().states) {
-    if (state.Has(parameter) && !state.restarts && !state.is_delayed_gradient)
-      bytes += SizeOf(state.dtype);
+    if (state.Has(parameter) && !state.restarts) states += SizeOf(state.dtype);
   }
-  return bytes;
+  const OuterOptimizer* const outer = trainer.outer_optimizer();
+  if (outer == nullptr) return bytes + states;
+  // Weights and masters are the global copy. Each island has masters and states of its own besides.
+  if (outer->has_momentum()) bytes += master;
+  return bytes + outer->islands() * (master + states);
+}
+
+// Returns the most bytes that a checkpoint has of what islands send each other, of a stage with
+// these parameters.
+int64_t SavedInFlight(const OuterOptimizer* outer, const std::vector<const Parameter*>& saved) {
+  if (outer == nullptr || outer->options().sync_delay == 0) return 0;
+  std::vector<int64_t> bytes(outer->options().num_fragments);
+  for (const Parameter* parameter : saved) {
+    bytes[FragmentOf(parameter->name, outer->options().num_fragments)] +=
+        parameter->sharding.global_shape.numel() * SizeOf(DType::kFloat32);
+  }
+  return *std::max_element(bytes.begin(), bytes.end());
 }
 
 // Returns the most bytes that a checkpoint has of a stage of `ranks` ranks besides the values of
@@ -122,7 +141,10 @@ int64_t SavedBesideParameters(Trainer& trainer, int64_t saved_bytes, int64_t ran
   add(CompressionBlocks(trainer), ranks);
   add(LocalBlocks(trainer), ranks);
   // Weights, masters, states, and the numbers that a rule may keep.
-  const int64_t kinds = 3 + static_cast<int64_t>(buffers.num_states());
+  int64_t kinds = 3 + static_cast<int64_t>(buffers.num_states());
+  // Masters and states of each island, the momentum, and what is in flight.
+  if (const OuterOptimizer* const outer = trainer.outer_optimizer())
+    kinds += 2 + outer->islands() * (1 + static_cast<int64_t>(buffers.num_states()));
   for (const FlatParameter& flat : buffers.parameters()) {
     const Sharding& sharding = flat.parameter->sharding;
     const int64_t blocks =
@@ -141,20 +163,40 @@ int64_t SavedBesideParameters(Trainer& trainer, int64_t saved_bytes, int64_t ran
          ManifestRoom(tensors, pieces, saved_bytes + bytes, SaveOptions().chunk_bytes);
 }
 
+// Gives the trainer what a checkpoint may have besides: weights of the rank's own, and an update to
+// come.
+void MakeCheckpointLargest(Trainer& trainer) {
+  const auto differs = [](const OptimizerState& state) { return state.differs; };
+  if (absl::c_any_of(trainer.buffers().options().states, differs))
+    trainer.optimizer().set_local_rates(1);
+  if (!trainer.optimizer().delays()) return;
+  PendingUpdate pending;
+  pending.exists = true;
+  trainer.optimizer().set_pending(pending);
+}
+
 // Plans the rank's shard of a checkpoint, and what of a checkpoint is of its stage, which has
-// `ranks` ranks.
+// `ranks` ranks. The trainer is of no other use then.
 void AddCheckpoint(Trainer& trainer, int64_t ranks, RankPlan* plan) {
+  MakeCheckpointLargest(trainer);
   plan->shard_bytes = kShardHeaderBytes;
   for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
     if (block.replica == 0) plan->shard_bytes += block.tensor.bytes();
   }
+  std::set<std::string> names;
+  std::vector<const Parameter*> saved;
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
     const Parameter& parameter = *flat.parameter;
     if (parameter.tied && !parameter.owner) continue;  // another stage saves it
-    plan->saved_bytes +=
-        parameter.sharding.global_shape.numel() * SavedBytesOfElement(trainer.buffers(), parameter);
+    // Of some tensors the rank has two blocks.
+    if (names.insert(parameter.name).second) saved.push_back(&parameter);
   }
-  plan->saved_beside_bytes = SavedBesideParameters(trainer, plan->saved_bytes, ranks);
+  for (const Parameter* parameter : saved) {
+    plan->saved_bytes +=
+        parameter->sharding.global_shape.numel() * SavedBytesOfElement(trainer, *parameter);
+  }
+  plan->saved_beside_bytes = SavedInFlight(trainer.outer_optimizer(), saved) +
+                             SavedBesideParameters(trainer, plan->saved_bytes, ranks);
 }
 
 // Plans a rank, which is of this pipeline stage.

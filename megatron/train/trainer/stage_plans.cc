@@ -1,5 +1,7 @@
 #include "megatron/train/trainer/stage_plans.h"
 
+#include <algorithm>
+
 namespace megatron {
 
 ScheduleOptions StagePlans::OptionsFor(int64_t micro_batches) const {
@@ -20,6 +22,19 @@ Schedule StagePlans::ScheduleOf(int64_t micro_batches) const {
 
 StagePlan StagePlans::Make(int64_t micro_batches) const {
   return PlanStage(ScheduleOf(micro_batches), placement_.stage, costs_);
+}
+
+StagePlan StagePlans::MakeWithSlotsForAll(const std::vector<int64_t>& micro_batches) const {
+  StagePlan plan = Make(micro_batches.back());
+  for (size_t i = 0; i + 1 < micro_batches.size(); ++i) {
+    const StagePlan other = Make(micro_batches[i]);
+    for (const auto slots : {&StagePlan::slots, &StagePlan::input_slots, &StagePlan::gradient_slots,
+                             &StagePlan::deferred_slots}) {
+      for (int chunk = 0; chunk < plan.chunks(); ++chunk)
+        (plan.*slots)[chunk] = std::max((plan.*slots)[chunk], (other.*slots)[chunk]);
+    }
+  }
+  return plan;
 }
 
 const StagePlan& StagePlans::Of(int64_t micro_batches) {

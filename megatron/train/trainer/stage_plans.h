@@ -21,7 +21,10 @@ class StagePlans {
   Schedule ScheduleOf(int64_t micro_batches) const;
   // Returns this stage's plan for it.
   StagePlan Make(int64_t micro_batches) const;
-  // The same, which stays as it is until it is asked for another number.
+  // Returns the plan for the last of these numbers, with as many slots as a step of any of them
+  // needs: shorter steps may need more slots of some kinds.
+  StagePlan MakeWithSlotsForAll(const std::vector<int64_t>& micro_batches) const;
+  // Returns Make's plan, which stays as it is until it is asked for another number.
   const StagePlan& Of(int64_t micro_batches);
   // Returns this stage's plan for forwards alone.
   StagePlan Forward(int64_t micro_batches) const;

@@ -58,6 +58,22 @@ TEST(StagePlansTest, PlansOfAllStagesAreThoseOfTheLastStep) {
   }
 }
 
+// A step of fewer micro-batches than a group passes all of them through the first chunk before the
+// second, and so has more of them in the second than a step of a whole group.
+TEST(StagePlansTest, SlotsForAllAreThoseOfShorterStepsToo) {
+  StagePlacement placement = Middle();
+  placement.stages = placement.chunks = 2;
+  const StagePlans plans(kSchedule, /*group=*/4, placement, PartCosts());
+  EXPECT_THAT(plans.Make(2).slots, ElementsAre(2, 2));
+  EXPECT_THAT(plans.Make(4).slots, ElementsAre(4, 1));
+  EXPECT_THAT(plans.Make(2).input_slots, ElementsAre(2, 2));
+  const StagePlan plan = plans.MakeWithSlotsForAll({2, 4});
+  EXPECT_THAT(ActionsOf(plan), ElementsAre(8, 8));
+  EXPECT_THAT(plan.slots, ElementsAre(4, 2));
+  EXPECT_THAT(plan.input_slots, ElementsAre(4, 2));
+  EXPECT_THAT(plan.gradient_slots, ElementsAre(3, 0));
+}
+
 TEST(StagePlansTest, PartsWithoutParametersToTrainHaveNoBackward) {
   StagePlacement placement = Middle();
   placement.first_trained = 2;

@@ -263,6 +263,7 @@ class Trainer {
   bool OffloadsAttention() const;
   // What is packed of a step on all ranks after so many samples.
   MicroBatchPacker::Step PackedAfter(int64_t consumed_samples) const;
+  // The numbers of micro-batches of the steps that may need the most memory, the largest last.
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   // The packer of the samples of whose tokens `packer`'s micro-batches have the losses.

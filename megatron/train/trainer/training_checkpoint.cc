@@ -116,7 +116,9 @@ absl::Status RestorePendingUpdate(const CheckpointReader& reader, Trainer* train
   pending.exists = true;
   MEGATRON_ASSIGN_OR_RETURN(pending.grad_scale, reader.Float(kPendingScale));
   MEGATRON_ASSIGN_OR_RETURN(pending.lr, reader.Float(kPendingLr));
-  MEGATRON_ASSIGN_OR_RETURN(pending.decoupled_lr, reader.Float(kPendingDecoupledLr));
+  // Older checkpoints always have it: that of a run without one is the learning rate.
+  if (const auto decoupled_lr = reader.Float(kPendingDecoupledLr); decoupled_lr.ok())
+    pending.decoupled_lr = *decoupled_lr;
   MEGATRON_ASSIGN_OR_RETURN(pending.scaled_lr, reader.Float(kPendingScaledLr));
   MEGATRON_ASSIGN_OR_RETURN(pending.weight_decay, reader.Float(kPendingWeightDecay));
   trainer->optimizer().set_pending(pending);
@@ -361,7 +363,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   if (const PendingUpdate& pending = trainer.optimizer().pending(); pending.exists) {
     state.floats[kPendingScale] = pending.grad_scale;
     state.floats[kPendingLr] = pending.lr;
-    state.floats[kPendingDecoupledLr] = pending.decoupled_lr;
+    if (pending.decoupled_lr) state.floats[kPendingDecoupledLr] = *pending.decoupled_lr;
     state.floats[kPendingScaledLr] = pending.scaled_lr;
     state.floats[kPendingWeightDecay] = pending.weight_decay;
   }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "megatron/comm/rank_grid.h"
@@ -53,9 +54,10 @@ void CheckTensorCuts(ConfigChecker& check, const PlanGrid& grid);
 // The fields that say how the model and the work on it are cut along the pipeline.
 void CheckPipeline(ConfigChecker& check);
 
-// Checks what an interleaved schedule needs of the field at `path`, a batch size that makes so many
-// micro-batches on each data-parallel rank.
-void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path, int64_t micro_batches);
+// Checks what an interleaved schedule needs of the field at `path`, which gives batch sizes that
+// make so many micro-batches on each data-parallel rank. Adds an error for the first that is wrong.
+void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
+                               const std::vector<int64_t>& micro_batches);
 
 // Products of 8-bit floats.
 void CheckFloat8(ConfigChecker& check);

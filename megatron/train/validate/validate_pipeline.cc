@@ -225,7 +225,7 @@ void CheckPipeline(ConfigChecker& check) {
 }
 
 void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
-                               int64_t micro_batches) {
+                               const std::vector<int64_t>& micro_batches) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
   if (!check.Usable({kStages, kLayers})) return;
   for (absl::string_view field : {kVirtualLayers, kVirtualStages, kGroup}) {
@@ -234,15 +234,17 @@ void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
   if (ChunksOf(check.resolved()) == 1 || parallel.pipeline_schedule() == "zb_v") return;
   const int stages = static_cast<int>(parallel.pipeline_model_parallel_size());
   const int64_t group = parallel.microbatch_group_size_per_virtual_pipeline_stage();
-  if (micro_batches % stages != 0) {
-    check.Error(path, absl::StrCat("makes ", micro_batches, " micro-batches, which ",
-                                   check.Named(FieldOfChunks(check)), " needs to be divisible by ",
-                                   check.Named(kStages)));
-  } else if (group >= stages &&
-             !FillsGroups(stages, static_cast<int>(group), static_cast<int>(micro_batches))) {
-    check.Error(path, absl::StrCat("makes ", micro_batches, " micro-batches, of which ",
-                                   check.Named(kGroup), " leaves a group of less than ",
-                                   check.Named(kStages)));
+  for (const int64_t count : micro_batches) {
+    if (count % stages != 0) {
+      return check.Error(path, absl::StrCat("makes ", count, " micro-batches, which ",
+                                            check.Named(FieldOfChunks(check)),
+                                            " needs to be divisible by ", check.Named(kStages)));
+    }
+    if (group >= stages && !FillsGroups(stages, static_cast<int>(group), static_cast<int>(count))) {
+      return check.Error(
+          path, absl::StrCat("makes ", count, " micro-batches, of which ", check.Named(kGroup),
+                             " leaves a group of less than ", check.Named(kStages)));
+    }
   }
 }
 

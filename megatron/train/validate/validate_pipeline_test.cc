@@ -9,6 +9,7 @@
 namespace megatron {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kBase[] =
@@ -76,6 +77,28 @@ TEST(ValidatePipelineTest, RefusesEachBrokenRuleByName) {
                 absl_testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(c.error)))
         << ::testing::PrintToString(c.overrides);
   }
+}
+
+// The first size and the last one fill groups of seven.
+TEST(ValidatePipelineTest, RefusesARampWithASizeBetweenThatLeavesAGroupTooSmall) {
+  const auto load = [](const std::string& group) {
+    return LoadConfigFromString(
+        kBase, "base",
+        {"model.num_layers=12", "parallel.pipeline_model_parallel_size=6",
+         "parallel.num_virtual_stages_per_pipeline_rank=2",
+         "parallel.microbatch_group_size_per_virtual_pipeline_stage=" + group,
+         "train.global_batch_size=42",
+         "train.rampup_batch_size={start: 6 increment: 6 samples: 420}"},
+        ConfigPurpose::kDryRun);
+  };
+  EXPECT_THAT(load("6"), absl_testing::IsOk());
+  EXPECT_THAT(
+      load("7"),
+      absl_testing::StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AllOf(HasSubstr("train.rampup_batch_size.increment"),
+                HasSubstr("makes 12 micro-batches, of which "
+                          "parallel.microbatch_group_size_per_virtual_pipeline_stage = 7"))));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/optim/batch_size_schedule.h"
@@ -103,16 +103,31 @@ int64_t SamplesPerMicroStep(const ConfigChecker& check) {
          check.resolved().parallel().data_parallel_size();
 }
 
-void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
+// Checks the batch sizes that the field at `path` gives, up to the first that is wrong.
+void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path,
+                           const std::vector<int64_t>& sizes) {
   if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
   const int64_t together = SamplesPerMicroStep(check);
-  if (samples % together == 0 || MayShareUnevenly(check.resolved())) {
-    return CheckThatPipelineIsFilled(check, path, (samples + together - 1) / together);
+  const bool may_share_unevenly = MayShareUnevenly(check.resolved());
+  std::vector<int64_t> micro_batches;
+  for (const int64_t size : sizes) {
+    if (size % together == 0 || may_share_unevenly) {
+      micro_batches.push_back((size + together - 1) / together);
+      continue;
+    }
+    // CheckElasticity says which numbers of ranks could share the batch.
+    if (check.resolved().elasticity().enabled() && path == "train.global_batch_size") return;
+    return check.Error(path,
+                       absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
+                                    " times ", check.Named("parallel.data_parallel_size")));
   }
-  // CheckElasticity says which numbers of ranks could share the batch.
-  if (check.resolved().elasticity().enabled() && path == "train.global_batch_size") return;
-  check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
-                                 " times ", check.Named("parallel.data_parallel_size")));
+  CheckThatPipelineIsFilled(check, path, micro_batches);
+}
+
+std::vector<int64_t> SizesOf(const std::vector<BatchSizeStep>& steps) {
+  std::vector<int64_t> sizes;
+  for (const BatchSizeStep& step : steps) sizes.push_back(step.size);
+  return sizes;
 }
 
 void CheckMicroBatch(ConfigChecker& check) {
@@ -159,7 +174,7 @@ void CheckBatch(ConfigChecker& check) {
   CheckLength(check);
   CheckMicroBatch(check);
   MustBeWholeMicroSteps(check, "train.global_batch_size",
-                        check.resolved().train().global_batch_size());
+                        {check.resolved().train().global_batch_size()});
   if (!check.Usable({"train.train_iters", "train.global_batch_size", "model.seq_length"})) return;
   const double tokens = static_cast<double>(check.resolved().train().train_iters()) *
                         static_cast<double>(check.resolved().train().global_batch_size()) *
@@ -177,8 +192,7 @@ void CheckRampup(ConfigChecker& check) {
   constexpr char kIncrement[] = "train.rampup_batch_size.increment";
   constexpr char kGlobal[] = "train.global_batch_size";
   const config::RampupBatchSize& rampup = check.resolved().train().rampup_batch_size();
-  MustBeWholeMicroSteps(check, kStart, rampup.start());
-  MustBeWholeMicroSteps(check, kIncrement, rampup.increment());
+  MustBeWholeMicroSteps(check, kStart, {rampup.start()});
   if (!check.Usable({kStart, kGlobal})) return;
   const int64_t growth = check.resolved().train().global_batch_size() - rampup.start();
   if (growth <= 0) {
@@ -187,8 +201,10 @@ void CheckRampup(ConfigChecker& check) {
     check.Error(kIncrement, absl::StrCat("must divide ", check.Named(kGlobal), " less ",
                                          check.Named(kStart), ", which is ", growth));
   } else if (check.Usable({kIncrement, "train.rampup_batch_size.samples"})) {
-    const absl::Status steps = BatchSizeSteps(check.resolved().train(), /*seq_length=*/1).status();
-    if (!steps.ok()) check.Error(kIncrement, steps.message());
+    const auto steps = BatchSizeSteps(check.resolved().train(), /*seq_length=*/1);
+    if (!steps.ok()) return check.Error(kIncrement, steps.status().message());
+    // Those of the first and of the last step are fields of their own.
+    MustBeWholeMicroSteps(check, kIncrement, SizesOf({steps->begin() + 1, steps->end() - 1}));
   }
 }
 
@@ -203,7 +219,7 @@ void CheckBatchSizeSchedule(ConfigChecker& check) {
   if (!check.Usable({"model.seq_length"})) return;
   const auto steps = BatchSizeSteps(training, check.resolved().model().seq_length());
   if (!steps.ok()) return check.Error(kSchedule, steps.status().message());
-  for (const BatchSizeStep& step : *steps) MustBeWholeMicroSteps(check, kSchedule, step.size);
+  MustBeWholeMicroSteps(check, kSchedule, SizesOf(*steps));
   if (check.Usable({kGlobal}) && training.global_batch_size() != steps->back().size) {
     check.Error(kGlobal, absl::StrCat("must be the last size of ", check.Named(kSchedule),
                                       "; leave it out"));
