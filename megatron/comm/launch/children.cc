@@ -15,7 +15,6 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
@@ -147,13 +146,7 @@ class Runner {
     absl::Time replace_at = absl::InfiniteFuture();
     Child next;
     int lost_code = 0, lost_signal = 0;
-    // When that was planned, as a child was lost or could not be started.
-    absl::Time planned_at;
-    absl::Time started_at;
     bool is_replacement = false;
-    // Which child has ended, and how, whose place this one has taken.
-    std::string name_before;
-    int code_before = 0, signal_before = 0;
     bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
@@ -226,7 +219,6 @@ class Runner {
     }
     setpgid(pid, pid);  // set on both sides, whichever is first
     running.pid = pid;
-    running.started_at = SteadyNow();
     running.killed_at = absl::InfiniteFuture();
     running.is_told_of = false;
     LineQueue* const targets[2] = {&output_, errors()};
@@ -464,7 +456,6 @@ class Runner {
         signal > 0 ? absl::StrCat("was ended by signal ", signal, " (", strsignal(signal), ")")
                    : absl::StrCat("ended with code ", code);
     const std::string name = children_[index].name;
-    child.name_before = name;
     child.outputs[kErrors]->Read();
     if (const std::string& reason = child.outputs[kErrors]->marked(); !reason.empty())
       absl::StrAppend(&how, " (", reason, ")");
@@ -484,8 +475,7 @@ class Runner {
     if (replacements_ >= options_.replacements || CountRunning() == 0) return "";
     ++replacements_;
     Running& child = running_[index];
-    child.planned_at = SteadyNow();
-    child.replace_at = child.planned_at + wait;
+    child.replace_at = SteadyNow() + wait;
     child.next = next();
     const std::string& name = child.next.name;
     return absl::StrCat("; ",
@@ -508,10 +498,6 @@ class Runner {
       if (now < child.replace_at) continue;
       child.replace_at = absl::InfiniteFuture();
       if (!MayReplace()) continue;
-      if (!CanJoinOthers(child)) {
-        EndForLost(static_cast<int>(i));
-        continue;
-      }
       for (const auto& output : child.outputs) {
         output->Read();
         output->Finish();
@@ -524,36 +510,11 @@ class Runner {
         Tell(absl::StrCat(children_[i].name, " cannot be started: ", started.message(), then));
         continue;
       }
-      child.code_before = std::exchange(child.lost_code, 0);
-      child.signal_before = std::exchange(child.lost_signal, 0);
+      child.lost_code = child.lost_signal = 0;
       child.is_replacement = true;
       child.ticks = -1;
       child.stopped_since = absl::InfiniteFuture();
     }
-  }
-
-  // Those that were started since the child was lost can't take it in: they wait for others
-  // themselves.
-  bool CanJoinOthers(const Running& child) const {
-    // With `control`, others may run elsewhere.
-    return options_.control >= 0 || absl::c_any_of(running_, [&](const Running& other) {
-             return other.pid > 0 && other.started_at < child.planned_at;
-           });
-  }
-
-  void EndForLost(int index) {
-    Tell(absl::StrCat(children_[index].name,
-                      " is not started again: nobody is left whom it could join"));
-    any_ended_ = true;
-    // What has ended those before, in whose places they wait, is the cause.
-    for (size_t i = 0; i < running_.size(); ++i) {
-      const Running& child = running_[i];
-      if (child.pid <= 0) continue;
-      const int blamed = result_.child;
-      Judge(static_cast<int>(i), child.code_before, child.signal_before);
-      if (result_.child != blamed) result_.name = child.name_before;
-    }
-    Judge(index, running_[index].lost_code, running_[index].lost_signal);
   }
 
   bool OthersEndedWell() const {
@@ -688,7 +649,7 @@ class Runner {
   // When the first of these requests came.
   absl::Time asked_at_ = absl::InfinitePast();
   int replacements_ = 0;    // number of children that were started again
-  bool any_ended_ = false;  // a child has ended that is not lost, or nobody is left to join
+  bool any_ended_ = false;  // a child has ended that is not lost
   LaunchResult result_;
 };
 

@@ -52,10 +52,8 @@ struct ChildrenOptions {
   // again beside them after `replacement_wait`, so often in all; after `grace` where it only missed
   // others, in which time these end if they miss it, too. A start that fails, as for want of
   // descriptors, counts and is repeated, and a child that was started again is lost with every
-  // code of a failure. Where all that run were started after a child was lost, there is nobody whom
-  // it could join: all end then, and the lost ones have failed; with `control`, others may run
-  // elsewhere. A lost child counts as failed unless the others end in good order without it. One
-  // that only missed others has not failed once these have ended so.
+  // code of a failure. A lost child counts as failed unless the others end in good order without
+  // it. One that only missed others has not failed once these have ended so.
   bool goes_on = false;
   // Whether a child that ends with this code is lost, too; null: it is not.
   std::function<bool(int code)> is_lost;

@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -369,40 +368,6 @@ TEST(LauncherTest, ARankThatFailsWhenItIsStartedAgainDoesNotEndTheOthers) {
                         options)
                 .result.exit_code,
             22);
-}
-
-// Rank 2 has missed the others and is started again last. Rank 0 fails after that, and waits for
-// somebody to join while rank 1 is on its way to its end.
-TEST(LauncherTest, RanksThatFindNobodyToJoinEndWithTheCodeOfTheCause) {
-  const std::string path = TempPath("nobody_left");
-  for (const char* const name : {"0", "1", "2", "missed", "waits"})
-    std::filesystem::remove_all(path + name);
-  LaunchOptions options;
-  options.children.goes_on = true;
-  options.children.replacements = 10;
-  options.children.replacement_wait = absl::Milliseconds(10);
-  options.children.grace = absl::Seconds(4);
-  options.children.is_lost = [](int code) { return code == 21; };
-  std::vector<std::string> told;
-  options.children.tell = [&](absl::string_view line) { told.emplace_back(line); };
-  const std::string script = absl::StrReplaceAll(
-      "await() { while ! test -s $1; do sleep 0.01; done; }; first=no; "
-      "mkdir PATH$MEGATRON_RANK 2>/dev/null && first=yes; "
-      "case $MEGATRON_RANK/$first in "
-      "2/yes) kill -9 $$;; "
-      "2/no) test -s PATHmissed || { echo $$ > PATHmissed; exit 30; };; "
-      // It is gone when the launcher has noted its end.
-      "0/yes) await PATHmissed; while kill -0 $(cat PATHmissed) 2>/dev/null; do sleep 0.01; done; "
-      "exit 21;; "
-      "0/no) echo yes > PATHwaits;; "
-      "1/yes) await PATHwaits; kill -9 $$;; "
-      "esac; sleep 20; exit 30",
-      {{"PATH", path}});
-  const Launched launched = LaunchShell(3, script, options);
-  EXPECT_EQ(launched.result.exit_code, 21) << launched.result.Describe();
-  EXPECT_EQ(launched.result.name, "rank 0");
-  EXPECT_THAT(launched.result.killed, ElementsAre("rank 0", "rank 1"));
-  EXPECT_THAT(told, Contains("rank 2 is not started again: nobody is left whom it could join"));
 }
 
 TEST(LauncherTest, OthersGoOnWithoutALostRank) {
