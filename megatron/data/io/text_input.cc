@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/io/decompress.h"
@@ -19,9 +20,10 @@ namespace {
 // Where NoteFolderError puts its error, since glob passes nothing on.
 thread_local absl::Status* folder_error = nullptr;
 
-// glob's callback for a folder that it can't open. A folder that does not exist has no files.
+// glob's callback for a folder that it can't open. A folder that does not exist has no files, and
+// that in which a disk's root keeps lost pieces of files has none of ours.
 int NoteFolderError(const char* path, int error) {
-  if (error == ENOENT) return 0;
+  if (error == ENOENT || absl::EndsWith(path, "/lost+found")) return 0;
   *folder_error = absl::ErrnoToStatus(error, absl::StrCat("list '", path, "'"));
   return 1;  // ends the search
 }

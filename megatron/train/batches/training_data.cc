@@ -166,6 +166,13 @@ absl::StatusOr<DataFiles> OpenPart(const DataOptions& options, const DataText& t
   return files;
 }
 
+// Returns the fingerprint of files that are evaluated. The weight of one that is alone changes
+// nothing, but is in the fingerprints that checkpoints have.
+std::string EvaluatedFingerprint(const DataFiles& files, const std::vector<std::string>& path) {
+  const bool has_lone_weight = files.Prefixes().size() == 1 && path.size() == 2;
+  return absl::StrCat(files.Fingerprint(), has_lone_weight ? ", weight 1" : "");
+}
+
 // Returns the name as metrics can have it, which are lines of UTF-8.
 std::string MetricName(absl::string_view name) {
   std::string text = ReplaceInvalidUtf8(name);
@@ -258,7 +265,8 @@ absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const
   MEGATRON_ASSIGN_OR_RETURN(const DataFiles valid,
                             OpenPart(options, text, "valid", options.valid_data_path));
   absl::StrAppend(&data.description, "; validation on ", valid.Description(options));
-  absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
+  absl::StrAppend(&data.fingerprint, "; valid ",
+                  EvaluatedFingerprint(valid, options.valid_data_path));
   MEGATRON_ASSIGN_OR_RETURN(data.valid, ValidationSets(options, text, valid));
   if (options.test_data_path.empty()) return data;
   MEGATRON_ASSIGN_OR_RETURN(const DataFiles test,

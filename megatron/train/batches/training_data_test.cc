@@ -413,6 +413,8 @@ TEST_F(TrainingDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
   EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 20}, {2, 20}}));
   EXPECT_EQ(Count(*data->valid[0].samples, 12), (std::map<int32_t, int>{{3, 12}}));
   EXPECT_THAT(data->description, HasSubstr("; validation on "));
+  options_.valid_data_path = {"0.5", Write("valid", 3, 5)};
+  EXPECT_EQ(Open()->fingerprint, data->fingerprint + ", weight 1");
   options_.valid_data_path = {Write("valid", 4, 5)};
   EXPECT_NE(Open()->fingerprint, data->fingerprint);
 }

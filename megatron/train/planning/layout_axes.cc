@@ -292,6 +292,9 @@ config::PretrainConfig WithoutRanks(const config::PretrainConfig& config, const 
     parallel->set_communication_data_type(held.communication_data_type());
   const int64_t batch = config.train().global_batch_size();
   simple.mutable_train()->set_global_batch_size(batch + batch % 2);
+  // Smaller batches need not be even, either.
+  simple.mutable_train()->clear_rampup_batch_size();
+  simple.mutable_train()->clear_step_batch_size_schedule();
   return simple;
 }
 

@@ -46,11 +46,13 @@ TEST(LayoutAxesTest, WhatNeedsRanksIsNotCheckedWithOne) {
   EXPECT_FALSE(plain.logging().has_pipeline_timeline_file());
   EXPECT_EQ(plain.train().global_batch_size(), 7);
   config.mutable_gradient_compression()->set_type(config::GradientCompression::int8);
+  config.mutable_train()->mutable_rampup_batch_size()->set_start(3);
   const config::PretrainConfig sent = WithoutRanks(config, LayoutAxes(), /*is_gpu=*/true);
   EXPECT_EQ(sent.parallel().data_parallel_size(), 2);
   EXPECT_TRUE(sent.parallel().grad_reduce_in_bf16());
   EXPECT_FALSE(sent.parallel().has_tensor_model_parallel_size());
   EXPECT_EQ(sent.train().global_batch_size(), 8);
+  EXPECT_FALSE(sent.train().has_rampup_batch_size());
 }
 
 }  // namespace

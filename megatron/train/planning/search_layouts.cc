@@ -88,7 +88,9 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-absl::Status CheckLayout(const config::PretrainConfig& config) {
+// Checks the configuration for the device that it is planned for.
+absl::Status CheckLayout(config::PretrainConfig config, bool is_gpu) {
+  SetPlannedDevice(is_gpu, &config);
   return ToStatus(Validate(config, ConfigLocations("the layout"), ConfigPurpose::kDryRun));
 }
 
@@ -109,7 +111,7 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
         "with its ranks and its part of train.global_batch_size, and add the islands to it");
   }
   const LayoutAxes one;
-  MEGATRON_RETURN_IF_ERROR(CheckLayout(WithoutRanks(config, one, is_gpu)));
+  MEGATRON_RETURN_IF_ERROR(CheckLayout(WithoutRanks(config, one, is_gpu), is_gpu));
   config::PretrainConfig simple = config;
   ApplyLayout(one, is_gpu, &simple);
   // Fields that need several ranks.
@@ -305,7 +307,7 @@ bool Search::AllowsGrid(const PlanGrid& grid) {
   // What is chosen for the ranks that there are is no part of a layout.
   config.mutable_train()->clear_auto_layout();
   config.mutable_train()->clear_auto_layout_ranks();
-  return grids_[key] = CheckLayout(config).ok();
+  return grids_[key] = CheckLayout(config, planner_.is_gpu).ok();
 }
 
 // The ranks that share experts begin with a host and fill several; parts of an expert share one.
@@ -407,7 +409,7 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   found.axes = axes;
   found.config = config_;
   ApplyLayout(axes, planner_.is_gpu, &found.config);
-  MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
+  MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config, planner_.is_gpu));
   MEGATRON_RETURN_IF_ERROR(WritePassCosts(&found.config));
   const config::PretrainConfig resolved = Resolved(found.config);
   const RunOptions options = ToRunOptions(resolved, vocab_size_);
@@ -577,7 +579,8 @@ std::vector<int64_t> ChunksOnHost(const config::PretrainConfig& config,
     LayoutAxes one;
     one.attention_chunk_on_host = tokens;
     const bool is_several = tokens < resolved.model().seq_length();
-    if (is_several && CheckLayout(WithoutRanks(config, one, is_gpu)).ok()) chunks.push_back(tokens);
+    if (is_several && CheckLayout(WithoutRanks(config, one, is_gpu), is_gpu).ok())
+      chunks.push_back(tokens);
   };
   if (config.recompute().has_attention_chunk_tokens()) {
     add(config.recompute().attention_chunk_tokens());

@@ -331,7 +331,8 @@ void CheckBackend(ConfigChecker& check) {
   if (check.resolved().system().device() != config::Device::cuda) return;
   for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
     if (!check.IsDefault(path))
-      check.Error(path, absl::StrCat("on GPUs NCCL alone overlaps, not ", check.Named(kBackend)));
+      check.Error(path, absl::StrCat("on GPUs NCCL alone overlaps, not ", check.Named(kBackend),
+                                     "; --set ", path, "= leaves it out"));
   }
 }
 

@@ -203,8 +203,10 @@ void CheckRampup(ConfigChecker& check) {
   } else if (check.Usable({kIncrement, "train.rampup_batch_size.samples"})) {
     const auto steps = BatchSizeSteps(check.resolved().train(), /*seq_length=*/1);
     if (!steps.ok()) return check.Error(kIncrement, steps.status().message());
-    // Those of the first and of the last step are fields of their own.
-    MustBeWholeMicroSteps(check, kIncrement, SizesOf({steps->begin() + 1, steps->end() - 1}));
+    // Those of the first and of the last step are fields of their own. Steps of a schedule, which
+    // can't be used beside a ramp, may be fewer.
+    if (steps->size() > 2)
+      MustBeWholeMicroSteps(check, kIncrement, SizesOf({steps->begin() + 1, steps->end() - 1}));
   }
 }
 
