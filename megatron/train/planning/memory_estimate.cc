@@ -389,6 +389,10 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   simple.hosts = 1;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
+  // Compression needs whole gradients, or several instances, and blocks are the same without it.
+  // Layouts that can't have it are refused when they are planned as a whole.
+  if (simple.shared_out > SharedOut::kOptimizer || simple.quantizes_gradients)
+    config.clear_gradient_compression();
   SetMicroBatches(micro_batches, &config);
   ResolveDefaults(&config);
   MEGATRON_ASSIGN_OR_RETURN(RankPlan plan,
