@@ -20,6 +20,8 @@ using Kind = PickleValue::Kind;
 class Arguments {
  public:
   Arguments() { all_.kind = Kind::kDict; }
+  // A copy's values would be those of the original.
+  Arguments(Arguments&&) = default;
 
   Arguments& Set(const std::string& name, int64_t value, Kind kind = Kind::kInt) {
     New(name, kind)->integer = value;
@@ -192,7 +194,8 @@ TEST(MegatronArgsTest, ReadsMegatronDeepSpeedsNames) {
     Arguments made = Gpt();
     made.SetList("num_experts", experts, Kind::kList).Set("topk", int64_t{1});
     made.Set("use_rotary_position_embeddings", true).Set("rope_theta", int64_t{500000});
-    return made.Set("num_key_value_heads", groups);
+    made.Set("num_key_value_heads", groups);
+    return made;
   };
   auto config = ConfigOfMegatronRun(arguments({1}, 2).all());
   ASSERT_THAT(config, IsOk());
