@@ -25,6 +25,8 @@ namespace {
 constexpr int kLookMilliseconds = 20;
 // The most that is kept of what the command prints.
 constexpr size_t kMostOutput = 200;
+// A pipe's capacity in reads, so that one who prints without end does not hold the reader.
+constexpr int kMostReads = 16;
 
 class Descriptor {
  public:
@@ -81,16 +83,18 @@ int Spawn(const std::string& command, int input, int output, pid_t* pid) {
   return error;
 }
 
-// Reads what is there without waiting, and keeps the beginning. Returns false at the end.
+// Reads what is there without waiting, a pipe's capacity at most, and keeps the beginning. Returns
+// false at the end.
 bool Drain(int fd, std::string* output) {
   char buffer[4096];
-  for (;;) {
+  for (int reads = 0; reads < kMostReads; ++reads) {
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return got < 0 && errno == EAGAIN;
     if (output->size() < kMostOutput)
       output->append(buffer, std::min<size_t>(got, kMostOutput - output->size()));
   }
+  return true;
 }
 
 std::string FirstLine(const std::string& output) {

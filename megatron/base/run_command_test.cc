@@ -84,5 +84,16 @@ TEST(RunCommandTest, AChildThatKeepsTheOutputHoldsNobodyUp) {
   EXPECT_LT(SteadyNow() - start, absl::Seconds(15));
 }
 
+// Several writers, so that the pipe is hardly ever found empty.
+TEST(RunCommandTest, ACommandThatPrintsWithoutEndIsKilled) {
+  EXPECT_THAT(RunCommand("yes & yes & yes & wait", "", absl::Milliseconds(500)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "it was killed after 500ms"));
+}
+
+// A closed pipe ends the children.
+TEST(RunCommandTest, ChildrenThatPrintWithoutEndHoldNobodyUp) {
+  EXPECT_THAT(RunCommand("yes & yes & yes & exit 0", "", kLong), IsOk());
+}
+
 }  // namespace
 }  // namespace megatron

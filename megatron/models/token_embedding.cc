@@ -21,10 +21,10 @@ TokenEmbedding::TokenEmbedding(const ModelOptions& options, VocabParallelEmbeddi
     types_ = MakeTable(options, "embedding.tokentype_embeddings.weight", options.num_token_types);
   }
   if (options.transformer.post_norm) {
-    norm_ = std::make_unique<NormLayer>(
-        NormOptions{options.transformer.norm, "embedding.layernorm.weight",
-                    "embedding.layernorm.bias", options.transformer.hidden_size,
-                    /*partial_over_tensor=*/options.transformer.sequence_parallel});
+    norm_ = std::make_unique<NormLayer>(NormOptions{
+        options.transformer.norm, "embedding.layernorm.weight", "embedding.layernorm.bias",
+        options.transformer.hidden_size,
+        /*partial_over_tensor=*/options.transformer.sequence_parallel, options.transformer.grid});
   }
 }
 

@@ -18,6 +18,7 @@
 #include "megatron/checkpoint/local/local_place.h"
 #include "megatron/checkpoint/local/peer_files.h"
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
+#include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/test_state.h"
 #include "megatron/comm/thread/run_ranks.h"
 
@@ -304,6 +305,35 @@ TEST(LocalCheckpointTest, AFullDiskIsToldAndLeavesTheOneBefore) {
   for (size_t machine = 0; machine < 2; ++machine)
     EXPECT_THAT(Names(*job.disk(machine), kDirectory), ElementsAre("iter_0000010"));
   EXPECT_EQ(*job.Restore(), 10);
+}
+
+// The second machine was killed before it had renamed what the first one had.
+TEST(LocalCheckpointTest, AllMachinesKeepTheSameOneAfterAKillBetweenTheirRenamings) {
+  Job job({1, 1});
+  ASSERT_THAT(job.Save("a", 10, 0), IsOk());
+  ASSERT_THAT(job.Save("a", 20, 0), IsOk());
+  const auto path = [](DirectoryKind kind) {
+    return absl::StrCat(kDirectory, "/", DirectoryName(20, kind));
+  };
+  ASSERT_THAT(job.disk(1)->Rename(path(DirectoryKind::kFinal), path(DirectoryKind::kTemporary)),
+              IsOk());
+  ASSERT_EQ(*job.Restore(), 10);
+  job.disk(1)->set_free_bytes(100);
+  EXPECT_FALSE(job.Save("b", 25, 0).ok());
+  for (size_t machine = 0; machine < 2; ++machine)
+    EXPECT_THAT(Names(*job.disk(machine), kDirectory), ElementsAre("iter_0000010"));
+  EXPECT_EQ(*job.Restore(), 10);
+}
+
+TEST(LocalCheckpointTest, AMachineThatHasNoneCostsTheOthersNothing) {
+  Job job({1, 1});
+  ASSERT_THAT(job.Save("a", 10, 1), IsOk());
+  ASSERT_THAT(job.Save("a", 20, 1), IsOk());
+  job.disk(1) = std::make_shared<MemoryFileSystem>();
+  job.disk(1)->set_free_bytes(100);
+  EXPECT_FALSE(job.Save("b", 25, 1).ok());
+  EXPECT_THAT(Names(*job.disk(0), kDirectory), ElementsAre("iter_0000020"));
+  EXPECT_EQ(*job.Restore(), 20);
 }
 
 // A rank that cannot read ends the others' reading instead of leaving them waiting.

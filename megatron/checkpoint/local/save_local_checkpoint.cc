@@ -1,6 +1,7 @@
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +34,23 @@ struct Incoming {
   std::string window;
 };
 
+// Returns the iteration that is there most often, the newest of several such. Those below 0 are
+// none; -1 if all are.
+int64_t NewestOfMostMachines(const std::vector<int64_t>& iterations) {
+  std::map<int64_t, int> machines;
+  for (const int64_t iteration : iterations) {
+    if (iteration >= 0) ++machines[iteration];
+  }
+  int64_t newest = -1;
+  int most = 0;
+  for (const auto& [iteration, count] : machines) {
+    if (count < most) continue;
+    newest = iteration;
+    most = count;
+  }
+  return newest;
+}
+
 class LocalSave {
  public:
   LocalSave(FileSystem& fs, const LocalSaveOptions& options, const CheckpointState& state)
@@ -44,7 +62,8 @@ class LocalSave {
 
   absl::Status Run(const std::function<void()>& state_is_read) {
     // Ranks part only where they agree: each step begins when all have ended the one before it.
-    MEGATRON_RETURN_IF_ERROR(Agree(is_first_of_machine() ? Prepare() : absl::OkStatus()));
+    MEGATRON_RETURN_IF_ERROR(Agree(is_first_of_machine() ? Look() : absl::OkStatus()));
+    MEGATRON_RETURN_IF_ERROR(Agree(Prepare()));
     absl::Status status = Agree(WriteOwn(state_is_read));
     if (status.ok() && options_.peer_copies > 0) status = Agree(SendCopies());
     if (status.ok()) status = Agree(is_first_of_machine() ? Commit() : absl::OkStatus());
@@ -69,24 +88,41 @@ class LocalSave {
     return options_.agree ? options_.agree(std::move(status)) : status;
   }
 
-  // Leaves one whole checkpoint beside the new one.
-  absl::Status Prepare() {
+  // Finds what this machine has.
+  absl::Status Look() {
     const std::string& directory = options_.place.directory;
     MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(directory));
     MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(directory));
-    std::vector<IterationDirectory> found;
-    int64_t newest = -1;
     for (const std::string& name : names) {
       IterationDirectory parsed;
       if (!ParseDirectoryName(name, &parsed)) continue;
-      found.push_back(parsed);
+      found_.push_back(parsed);
       if (parsed.kind == DirectoryKind::kFinal && parsed.iteration < state_.iteration)
-        newest = std::max(newest, parsed.iteration);
+        before_.push_back(parsed.iteration);
     }
-    for (const IterationDirectory& other : found) {
-      if (other.kind == DirectoryKind::kFinal && other.iteration == newest) continue;
+    return absl::OkStatus();
+  }
+
+  // Leaves one whole checkpoint beside the new one. Machines may have different ones where a kill
+  // came between the renamings of a save.
+  absl::Status Prepare() {
+    std::sort(before_.rbegin(), before_.rend());
+    before_.resize(kLocalCheckpoints, -1);
+    std::vector<int64_t> all = before_;
+    if (size() > 1) {
+      all.resize(kLocalCheckpoints * static_cast<size_t>(size()));
+      options_.ranks.AllGather(
+          Tensor(before_.data(), DType::kInt64, {kLocalCheckpoints}),
+          Tensor(all.data(), DType::kInt64, {kLocalCheckpoints * int64_t{size()}}),
+          Stream::Inline());
+      MEGATRON_RETURN_IF_ERROR(options_.ranks.status());
+    }
+    if (!is_first_of_machine()) return absl::OkStatus();
+    const int64_t kept = NewestOfMostMachines(all);
+    for (const IterationDirectory& other : found_) {
+      if (other.kind == DirectoryKind::kFinal && other.iteration == kept) continue;
       MEGATRON_RETURN_IF_ERROR(RemoveCheckpointDirectory(
-          fs_, JoinPath(directory, DirectoryName(other.iteration, other.kind))));
+          fs_, JoinPath(options_.place.directory, DirectoryName(other.iteration, other.kind))));
     }
     return fs_.CreateDirs(temporary_);
   }
@@ -196,7 +232,9 @@ class LocalSave {
   const LocalSaveOptions& options_;
   const CheckpointState& state_;
   const std::string final_, temporary_;
-  std::vector<int64_t> bytes_ = {0, 0};  // the sizes of this rank's shard and its manifest
+  std::vector<IterationDirectory> found_;  // what the first rank of a machine has found there
+  std::vector<int64_t> before_;            // the iterations of earlier checkpoints among it
+  std::vector<int64_t> bytes_ = {0, 0};    // the sizes of this rank's shard and its manifest
 };
 
 }  // namespace

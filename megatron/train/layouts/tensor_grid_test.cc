@@ -20,6 +20,8 @@ namespace megatron {
 namespace {
 
 constexpr double kLossTolerance = 2e-6, kSgdTolerance = 2e-6;
+// Each gradient passes through all norms.
+constexpr double kPostNormTolerance = 1e-5;
 
 Layout Squares(int side, int depth) {
   Layout layout;
@@ -122,6 +124,23 @@ TEST(TensorGridTest, GridsTrainDocumentsAsOneRank) {
     LayoutRun how = alone;
     how.layout = layout;
     ExpectSame(TrainOnLayout(run, how, CountingSource(/*documents=*/true)), want, kSgdTolerance);
+  }
+}
+
+// The norm of the embedding's sum is cut like those of layers, and the head has none.
+TEST(TensorGridTest, GridsTrainNormsBehindAdditionsAsOneRank) {
+  ModelOptions model = SmallGpt2();
+  model.transformer.post_norm = true;
+  const TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  LayoutRun alone;
+  alone.steps = 3;
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource());
+  EXPECT_EQ(want.state.count("embedding.layernorm.weight"), 1u);
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    ExpectSame(TrainOnLayout(run, how, CountingSource()), want, kPostNormTolerance);
   }
 }
 

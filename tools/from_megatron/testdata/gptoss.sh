@@ -1,4 +1,6 @@
-# The flags and values of Megatron-LM's gpt-oss, with data of its own.
+# The flags and values of Megatron-LM's gpt-oss, with data of its own, in bf16 and with the
+# published window: the script has --fp8-* flags, --window-size 128,0 and
+# --export-force-local-attention.
 while [[ $# -gt 0 ]]; do
   case $1 in
     --data) DATA="$2"; shift 2 ;;

@@ -1,4 +1,4 @@
-# The flags and values of Megatron-LM's Llama 3 8B in FP8.
+# The flags and values of Megatron-LM's Llama 3 8B in FP8, as of its version with RMSNorm.
 CHECKPOINTS=${1:-"checkpoints/llama3"}
 TENSORBOARD=${2:-"tensorboard/llama3"}
 TOKENIZER=${3:-MOCK}
