@@ -4,7 +4,7 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
-// Then it trains small models of its own, and fits seven constants to their steps.
+// Then it trains small models of its own, and fits eight constants to their steps.
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
@@ -82,7 +82,7 @@ ABSL_FLAG(megatron::GivenPath, disk, {},
           "which is there.");
 ABSL_FLAG(int, disk_ranks, 1, "How many ranks, or GPUs, of a machine share the disk of --disk.");
 ABSL_FLAG(bool, train, true,
-          "Whether small models are trained, to whose steps seven constants are fitted.");
+          "Whether small models are trained, to whose steps eight constants are fitted.");
 
 namespace megatron {
 namespace {

@@ -23,6 +23,7 @@
 #include "megatron/evaluate/task_examples.h"
 #include "megatron/evaluate/task_report.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/inference/open_text_engine.h"
 #include "tools/common/at_least_one.h"
 #include "tools/common/interrupt.h"
@@ -114,8 +115,11 @@ absl::StatusOr<Models> OpenModels() {
   options.num_threads = std::max(1, AvailableCores() / copies);
   Models models;
   for (int i = 0; i < copies; ++i) {
-    MEGATRON_ASSIGN_OR_RETURN(models.emplace_back(),
-                              AsArgument(OpenTextEngine(PosixFileSystem(), options)));
+    auto model = AsArgument(OpenTextEngine(PosixFileSystem(), options));
+    // Other data that is wrong is a task's.
+    if (absl::IsDataLoss(model.status()))
+      return WithExitCode(model.status(), kExitCorruptCheckpoint);
+    MEGATRON_ASSIGN_OR_RETURN(models.emplace_back(), std::move(model));
   }
   return models;
 }

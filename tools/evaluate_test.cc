@@ -247,6 +247,15 @@ TEST_F(EvaluateTest, TheToolsWrongArguments) {
   const Outcome short_windows =
       tool({run, "--task=wikitext103", "--path=" + Path("wiki.tokens"), "--max_context=24"});
   EXPECT_EQ(short_windows.exit_code, 0) << short_windows.output;
+  const std::string shard = "run/iter_0000001/shard_00000_of_00001.bin";
+  std::string bytes = ReadTextFile(Path(shard));
+  constexpr size_t kHeaderBytes = 128;  // a weight is behind it
+  ASSERT_GT(bytes.size(), kHeaderBytes);
+  bytes[kHeaderBytes] ^= 1;
+  Write(shard, bytes);
+  const Outcome damaged = tool({run, "--task=lambada", "--path=" + Path("words.jsonl")});
+  EXPECT_EQ(damaged.exit_code, kExitCorruptCheckpoint) << damaged.output;
+  EXPECT_THAT(damaged.output, HasSubstr("shard_00000_of_00001.bin"));
 }
 
 }  // namespace

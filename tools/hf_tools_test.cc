@@ -497,10 +497,12 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
   EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out2"), " ", Path("moved"))), 0)
       << output_;
   EXPECT_EQ(Contents("out2/vocab.json"), VocabJson(bpe));
-  EXPECT_EQ(
-      Run("../megatron/train/pretrain_gpt",
-          absl::StrCat("--set train.train_iters=1 --config=", Path("moved/config.textproto"))),
-      0)
+  // The batch and the decay of weights are placeholders. Nothing that follows from them is fixed.
+  EXPECT_EQ(Run("../megatron/train/pretrain_gpt",
+                absl::StrCat("--set train.train_iters=1 --set train.micro_batch_size=2 "
+                             "--set optimizer.weight_decay=0.1 --config=",
+                             Path("moved/config.textproto"))),
+            0)
       << output_;
   EXPECT_THAT(output_, HasSubstr(absl::StrCat("starting from the weights of ", Path("moved"))));
 

@@ -74,7 +74,8 @@ TEST_F(PretrainGptTest, AFailedSaveIsAWarningAndTheRunContinues) {
 
 TEST_F(PretrainGptTest, StepsWhoseGradientsAreNotFiniteAreCountedAtTheEnd) {
   const auto run = [this](const std::string& loss_scale) {
-    return Run({"--set=precision.fp16=true", "--set=precision.loss_scale=" + loss_scale});
+    return Run({"--set=precision.fp16=true", "--set=precision.loss_scale=" + loss_scale,
+                SaveTo("with_" + loss_scale)});
   };
   const Outcome skipped = run("1e12");
   EXPECT_EQ(skipped.exit_code, kExitDone) << skipped.output;
@@ -82,6 +83,9 @@ TEST_F(PretrainGptTest, StepsWhoseGradientsAreNotFiniteAreCountedAtTheEnd) {
                                 "WARNING: 12 of 12 iterations changed no weight, because their "
                                 "gradients were not finite\n"))
       << skipped.output;
+  const std::string manifest = ReadTextFile(Path("with_1e12/iter_0000012/manifest.json"));
+  EXPECT_TRUE(absl::StrContains(manifest, "\"skipped_iterations\":12")) << manifest;
+  EXPECT_TRUE(absl::StrContains(manifest, "\"nan_iterations\":0")) << manifest;
   const Outcome good = run("1");
   EXPECT_EQ(good.exit_code, kExitDone) << good.output;
   EXPECT_FALSE(absl::StrContains(good.output, "changed no weight")) << good.output;

@@ -11,10 +11,9 @@
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/models/huggingface/hf_config.h"
-#include "megatron/train/config/config_defaults.h"
-#include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/run_options.h"
+#include "tools/common/import_text.h"
 
 namespace megatron {
 namespace {
@@ -315,12 +314,9 @@ config::PretrainConfig MakeConfig(const ModelOptions& model, const ImportOptions
   return config;
 }
 
-// Completes the configuration as every program that reads it will, and checks that it says what
-// the model is.
-absl::StatusOr<std::string> CheckedText(const ModelOptions& model, int64_t tokenizer_vocabulary,
-                                        config::PretrainConfig config) {
-  ResolveDefaults(&config);
-  const std::string text = EffectiveConfigText(config);
+// Reads the text as every program will, and checks that it says what the model is.
+absl::StatusOr<std::string> Checked(const ModelOptions& model, int64_t tokenizer_vocabulary,
+                                    const std::string& text) {
   MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
                             LoadConfigFromString(text, "configuration of the imported model", {},
                                                  ConfigPurpose::kDryRun));
@@ -341,10 +337,12 @@ absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
   ImportedConfig imported;
   config::PretrainConfig config = MakeConfig(model, options);
   const int64_t vocabulary = TokenizerVocabulary(model, options);
-  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text, CheckedText(model, vocabulary, config));
+  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text,
+                            Checked(model, vocabulary, CompleteText(config)));
   config.mutable_checkpoint()->set_load(options.save);
   config.mutable_checkpoint()->set_finetune(true);
-  MEGATRON_ASSIGN_OR_RETURN(imported.training_text, CheckedText(model, vocabulary, config));
+  MEGATRON_ASSIGN_OR_RETURN(imported.training_text,
+                            Checked(model, vocabulary, TextToTrainFrom(config)));
   return imported;
 }
 

@@ -270,7 +270,8 @@ class ForeignRunTest : public PretrainProgramTest {
 
   // Imports "theirs" to `name` with the model of this test's runs.
   Outcome Import(const std::string& name) const {
-    Arguments command = {ProgramPath("tools/torch_checkpoint/import_megatron"), "--continue_run",
+    Arguments command = {ProgramPath("tools/torch_checkpoint/import_megatron"),
+                         goes_on_ ? "--continue_run" : "--nocontinue_run",
                          absl::StrCat("--save=", Path(name))};
     if (has_config_) command.push_back(absl::StrCat("--config=", EffectiveConfig()));
     command.push_back(Path("theirs"));
@@ -304,6 +305,7 @@ class ForeignRunTest : public PretrainProgramTest {
   }
 
   bool has_config_ = true;
+  bool goes_on_ = true;
 
  private:
   // A file with the whole configuration of the run, which its checkpoint keeps.
@@ -495,6 +497,30 @@ TEST_F(ForeignRunTest, TheArgumentsMakeTheRun) {
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_EQ(reader->Int("consumed_train_samples").value_or(-1), 48);
   EXPECT_EQ(reader->Int("optimizer.applied_steps").value_or(-1), 12);
+}
+
+TEST_F(ForeignRunTest, WeightsAloneLeaveTheTrainingToTheUser) {
+  WriteMegatron(Train({}), Form::kFullyReshardable, Path("theirs"), WriteArguments);
+  has_config_ = goes_on_ = false;
+  const Outcome imported = Import("imported");
+  ASSERT_EQ(imported.exit_code, 0) << imported.output;
+  const std::string log = Path("tuned.txt");
+  const Outcome outcome = FinishProgram(
+      StartProgram({ProgramPath("megatron/train/pretrain_gpt"),
+                    absl::StrCat("--config=", Path("imported/config.textproto")), SaveTo("tuned"),
+                    "--set=train.micro_batch_size=2", "--set=train.train_iters=2",
+                    "--set=train.eval_iters=1", "--set=optimizer.weight_decay=0.1"},
+                   log),
+      log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const auto found = FindLatestCheckpoint(PosixFileSystem(), Path("tuned"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->iteration, 2);
+  const auto reader = CheckpointReader::Open(PosixFileSystem(), found->directory);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->Int("consumed_train_samples").value_or(-1), 4);
+  EXPECT_THAT(reader->String("config").value_or(""),
+              AllOf(HasSubstr("lr_decay_iters: 2\n"), HasSubstr("start_weight_decay: 0.1\n")));
 }
 
 TEST_F(ForeignRunTest, WhatIsMissingIsRefusedByName) {

@@ -29,12 +29,11 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/save_checkpoint.h"
-#include "megatron/train/config/config_defaults.h"
-#include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/run_options.h"
 #include "tools/common/dataset_lock.h"
+#include "tools/common/import_text.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/tool_main.h"
 #include "tools/torch_checkpoint/dcp_weights.h"
@@ -208,15 +207,12 @@ struct CheckedConfig {
   bool is_fp16 = false;
 };
 
-absl::StatusOr<CheckedConfig> Check(config::PretrainConfig config) {
-  const int64_t vocab_size = config.data().vocab_size();
-  ResolveDefaults(&config);
+absl::StatusOr<CheckedConfig> Check(const std::string& text, int64_t vocab_size) {
   CheckedConfig checked;
-  checked.text = EffectiveConfigText(config);
-  MEGATRON_ASSIGN_OR_RETURN(
-      const LoadedConfig loaded,
-      LoadConfigFromString(checked.text, "configuration of the imported model", {},
-                           ConfigPurpose::kDryRun));
+  checked.text = text;
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                            LoadConfigFromString(text, "configuration of the imported model", {},
+                                                 ConfigPurpose::kDryRun));
   checked.identity = RunIdentity(loaded.config, "none");
   checked.model = ToRunOptions(loaded.config, vocab_size).trainer.model;
   checked.is_fp16 = loaded.config.precision().fp16();
@@ -334,7 +330,8 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
         "the run's optimizer is ", config::Optimizer::Type_Name(config.optimizer().optimizer()),
         "; only runs with adam go on, and --nocontinue_run takes the weights alone"));
   }
-  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig checked, Check(config));
+  const int64_t vocab_size = config.data().vocab_size();
+  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig checked, Check(CompleteText(config), vocab_size));
   MEGATRON_ASSIGN_OR_RETURN(const TorchImport import,
                             TorchImport::Match(*checkpoint.weights, checked.model),
                             _.SetPrepend() << checkpoint.directory << ": ");
@@ -342,7 +339,9 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
   MEGATRON_ASSIGN_OR_RETURN(const std::string absolute, AbsolutePath(save));
   config.mutable_checkpoint()->set_load(absolute);
   config.mutable_checkpoint()->set_finetune(!goes_on);
-  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const CheckedConfig training,
+      Check(goes_on ? CompleteText(config) : TextToTrainFrom(config), vocab_size));
   MEGATRON_RETURN_IF_ERROR(CheckConfigPath(fs, ConfigPath(save), training.text));
   CheckpointState state;
   state.run_id = RunId(checked.text);

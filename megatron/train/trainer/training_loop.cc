@@ -425,8 +425,8 @@ void TrainingLoop::CountSkipped(const StepReport& report) {
     return;
   }
   TrainingProgress& progress = trainer_->progress();
-  ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
-                                            : progress.nan_iterations);
+  ++progress.skipped_iterations;
+  if (!std::isfinite(report.loss)) ++progress.nan_iterations;
   ++skipped_steps_;
   ++consecutive_failures_;
 }

@@ -16,8 +16,8 @@ struct TrainingProgress {
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
   int64_t consumed_train_tokens = 0;  // counted with a curriculum, and 0 without
-  int64_t skipped_iterations = 0;     // gradients overflowed under a dynamic loss scale
-  int64_t nan_iterations = 0;         // gradients were not finite without one
+  int64_t skipped_iterations = 0;     // gradients were not finite
+  int64_t nan_iterations = 0;         // skipped ones whose loss was not finite
   // The run and the round of the outer server that the global copy is of; 0 and -1: of none.
   uint64_t server_run = 0;
   int64_t server_round = -1;
