@@ -238,6 +238,10 @@ void PretrainProcess::Watch() {
   monitor_ = std::make_unique<FaultMonitor>(&job().world(), MonitorOptions(ranks_));
 }
 
+// Returns the code of a process that leaves while it has no place in the run. Where it was asked to
+// end, others may still have to end in good order: its code must not say that they have.
+ExitCode CodeWithoutPlace() { return StopSignal() != 0 ? kExitHang : kExitDone; }
+
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
   if (!recovery_.makes_room()) monitor_->WaitUntilReported();
   const std::string withheld = monitor_->withheld();
@@ -257,7 +261,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
     return std::nullopt;
   }
   if (!*goes_on) {
-    *code = kExitDone;
+    *code = CodeWithoutPlace();
     return std::nullopt;
   }
   Watch();
@@ -293,7 +297,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   if (read.ok()) ranks_ = ToRanksOptions(read->config.parallel());
   const absl::StatusOr<bool> joined = process_.Join(ranks_, SharedText(read));
   if (!joined.ok() || !*joined) {
-    *code = joined.ok() ? kExitDone : PrintError(joined.status());
+    *code = joined.ok() ? CodeWithoutPlace() : PrintError(joined.status());
     return std::nullopt;
   }
   if (process_.one_of_several()) {
