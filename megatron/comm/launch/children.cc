@@ -40,6 +40,7 @@ constexpr int kErrors = 1;  // index of a child's output of errors
 // The conventions of shells.
 constexpr int kNoSuchProgram = 127;
 constexpr int kSignalCode = 128;  // plus the signal
+constexpr absl::Duration kDescriptorPatience = absl::Seconds(30);
 // The time for what the last writers of a pipe have left in it.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 // The time between two looks at children that should end.
@@ -79,8 +80,15 @@ class SignalQueue {
     // A signal that is blocked would be queued though it is ignored.
     if (IgnoresHangups()) sigdelset(&mask_, SIGHUP);
     PCHECK(sigprocmask(SIG_BLOCK, &mask_, &old_mask_) == 0);
-    fd_ = Socket(signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC));
-    PCHECK(fd_.valid());
+    // A want of descriptors may pass, as when children that have ended give theirs back.
+    const absl::Time patience = SteadyNow() + kDescriptorPatience;
+    do {
+      fd_ = Socket(signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC));
+      if (fd_.valid()) return;
+      PCHECK(errno == EMFILE || errno == ENFILE || errno == ENOMEM);
+      absl::SleepFor(absl::Milliseconds(50));
+    } while (SteadyNow() < patience);
+    LOG(FATAL) << "there has been no descriptor for signals for " << kDescriptorPatience;
   }
   ~SignalQueue() { sigprocmask(SIG_SETMASK, &old_mask_, nullptr); }
 
