@@ -346,8 +346,8 @@ TEST_F(HfToolsTest, AdaptersComeAndGoWithTheModel) {
   }
 }
 
-// Each of these models is a model of several families, too, whose layers have other names or rows in
-// another order.
+// Each of these models is a model of several families, too, whose layers have other names or rows
+// in another order.
 TEST_F(HfToolsTest, AdaptersAreThoseOfTheFamilyThatTheModelIsOf) {
   ModelOptions ernie = Llama(DType::kFloat32), phi3 = Llama(DType::kFloat32);
   ernie.transformer.rotary_options.interleaved = true;

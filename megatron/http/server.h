@@ -40,10 +40,10 @@ struct ServerOptions {
   Endpoint listen = {"127.0.0.1", 0};  // port 0: any free one
   RequestLimits limits;
   int connections = 16;
-  // The most bytes of bodies of all connections, each counted twice: it is copied once. A body takes
-  // its share as it arrives, at most twice that of what has come, so that a head alone holds nothing.
-  // A request for whose bytes fewer are left is told 503, and its connection is closed. A handler
-  // gives them back with Request::FreeBody.
+  // The most bytes of bodies of all connections, each counted twice: it is copied once. A body
+  // takes its share as it arrives, at most twice that of what has come, so that a head alone holds
+  // nothing. A request for whose bytes fewer are left is told 503, and its connection is closed. A
+  // handler gives them back with Request::FreeBody.
   size_t all_body_bytes = size_t{1} << 30;
   // From a request's first byte to its last; also from the beginning of a connection to the first
   // byte of its first request.

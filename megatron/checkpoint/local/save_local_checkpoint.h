@@ -36,8 +36,8 @@ struct LocalSaveOptions {
   int64_t chunk_bytes = int64_t{4} << 20;  // as SaveOptions::chunk_bytes
 };
 
-// All ranks call it. Of the checkpoints before, the one that most machines have stays, the newest of
-// several such; the others, and those of later iterations, which an earlier start has left, are
+// All ranks call it. Of the checkpoints before, the one that most machines have stays, the newest
+// of several such; the others, and those of later iterations, which an earlier start has left, are
 // removed first. After an error nothing of the new one is left.
 //
 // The state's tensors must not change until `state_is_read` is called (at most once, by this

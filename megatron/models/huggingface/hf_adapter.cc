@@ -82,8 +82,8 @@ bool IsNeutral(const Json& value) {
          ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
 }
 
-// PEFT subtracts the first product of other beginnings from the model's weights, also while it loads
-// adapters.
+// PEFT subtracts the first product of other beginnings from the model's weights, also while it
+// loads adapters.
 absl::Status CheckBeginning(const Json& config) {
   const auto found = config.find("init_lora_weights");
   if (found == config.end() || !found->is_string()) return absl::OkStatus();

@@ -197,8 +197,8 @@ TEST_F(PretrainInProcessRecoveryTest, AReplacedRankGetsItsStateFromAnother) {
   ExpectSameCurve("whole", "recovered", 400);
 }
 
-// The edits are of what may change between two starts, of the size of what ranks keep, and of a file
-// that can't be read.
+// The edits are of what may change between two starts, of the size of what ranks keep, and of a
+// file that can't be read.
 TEST_F(PretrainInProcessRecoveryTest, TheConfigurationOfTheStartCountsWhateverComesOfItsFile) {
   const Arguments args = Joined(Base(3, 100), Replacements(0));
   ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
