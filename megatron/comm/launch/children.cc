@@ -451,9 +451,9 @@ class Runner {
   bool IsLost(const Running& child, int code, int signal) const {
     if (!options_.goes_on || !MayReplace()) return false;
     if (MeansLost(code, signal)) return true;
-    // What one lacks that comes later, such as memory, the others may have, and they may not miss
-    // what it has missed. They end by themselves if they have failed as it has.
-    return child.is_replacement && code != 0 && Weight(code) > 0;
+    // What one lacks that comes later, such as memory, the others may have. They end by themselves
+    // if they have failed as it has.
+    return child.is_replacement && code != 0 && Weight(code) > 1;
   }
 
   void Lose(int index, int code, int signal) {
