@@ -188,7 +188,7 @@ void AddCheckpoint(Trainer& trainer, int64_t ranks, RankPlan* plan) {
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
     const Parameter& parameter = *flat.parameter;
     if (parameter.tied && !parameter.owner) continue;  // another stage saves it
-    // Of some tensors the rank has two blocks.
+    // The rank has two blocks of some tensors.
     if (names.insert(parameter.name).second) saved.push_back(&parameter);
   }
   for (const Parameter* parameter : saved) {
